@@ -10,6 +10,7 @@ best.
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -21,6 +22,7 @@ from dask_gpuagg.cuda.choice.cost_model import Observation, fit, plain
 from dask_gpuagg.cuda.choice.costs import Costs, known, shipped
 from dask_gpuagg.cuda.choice.decision import RECORDS, Decision, Hgb
 from dask_gpuagg.cuda.choice.summary import KeySummary
+from dask_gpuagg.cuda.query.forms import BY_ROW, CODED, FORMS, RANGED, STEPPED, WIDE_RANGED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime.compiler import sources_hash
@@ -32,6 +34,11 @@ _COMMON = (
     *("make_words", "ranges", "longest", "verify", "index_groups", "count_keys"),
     *("bytes", "make_codes", "measure_texts", "scan_texts", "write_texts", "write_integers"),
 )
+# Flags of earlier results, the more particular ones behind those that they go with.
+_FLAGS = {
+    "by_row": BY_ROW, "coded": CODED, "ranged": RANGED, "two_words": WIDE_RANGED,
+    "stepped": STEPPED,
+}  # fmt: skip
 # Wanted: within NEAR times the best kernel in SHARE of the cells, within WORST in all of them.
 NEAR, SHARE, WORST = 1.1, 0.9, 1.5
 # Times the best kernel's time, within which others contend with it.
@@ -54,13 +61,14 @@ def holds(decision: Decision) -> bool:
 
 def as_grouped(query: Query, laps: Collection[str]) -> Query:
     """The query with its keys in the form that they were grouped in."""
-    return replace(query, coded=True) if "make_codes" in laps else query
+    return replace(query, chosen=CODED) if "make_codes" in laps else query
 
 
 def query_fields(query: Query) -> dict[str, Any]:
     """A query's fields, and those of its parts, by name."""
     parts = ("keys", "inputs", "states", "outputs")
-    return asdict(query) | {p: [part._asdict() for part in getattr(query, p)] for p in parts}
+    of_parts = {p: [part._asdict() for part in getattr(query, p)] for p in parts}
+    return asdict(query) | of_parts | {"chosen": query.chosen and query.chosen.name}
 
 
 @dataclass(frozen=True)
@@ -156,9 +164,22 @@ def query_of(saved: dict[str, Any]) -> Query:
         "keys": tuple(KeyPart(*(key[name] for name in KeyPart._fields)) for key in saved["keys"]),
         "inputs": tuple(ValuePart(**value) for value in saved["inputs"]),
         "states": tuple(KernelState(**s | {"inputs": tuple(s["inputs"])}) for s in saved["states"]),
-        "outputs": tuple(KernelOutput(**output) for output in saved["outputs"]),
+        "outputs": tuple(map(output_of, saved["outputs"])),
     }
-    return Query(**values)
+    # earlier versions say by a flag each that another form than the columns' own was chosen
+    flags = {values.pop(flag, False): form for flag, form in _FLAGS.items()}
+    chosen = values.get("chosen")
+    return Query(**values | {"chosen": FORMS[chosen] if chosen else flags.get(True)})
+
+
+def output_of(saved: dict[str, Any]) -> KernelOutput:
+    """An output from its fields; in an earlier version it had C++ text instead of states."""
+    values = dict(saved)
+    if "code" in values:
+        values["policy"], _, arguments = values.pop("code").partition("<")
+        values["states"] = [int(number) for number in re.findall(r"\b\d+\b", arguments)]
+    values["states"], constants = tuple(values["states"]), tuple(values.get("constants", ()))
+    return KernelOutput(**values | {"constants": constants})
 
 
 def decision_of(saved: dict[str, Any]) -> Decision:

@@ -275,7 +275,7 @@ def whole_arms(frame: Any, cell: Cell) -> Arms:
     """Ours and cuDF's first, then other ways to the same."""
     import pylibcudf as plc
 
-    from dask_gpuagg.engines.device.layout import gather
+    from dask_gpuagg.engines.device.columns import gather_columns
 
     agg, query = plc.aggregation, cell.query
     k, v, i = (column(frame, label) for label in ("k0", "v", "i"))
@@ -316,7 +316,7 @@ def whole_arms(frame: Any, cell: Cell) -> Arms:
         }
     ascending, after = [plc.types.Order.ASCENDING], [plc.types.NullOrder.AFTER]
     order = plc.sorting.stable_sorted_order(plc.Table([k]), ascending, after)
-    (in_order,) = gather([k], order)
+    (in_order,) = gather_columns([k], order)
     return {
         "ours": summed("auto", in_order),
         "cudf": cudf(v, agg.sum(), in_order),
@@ -337,7 +337,7 @@ def _nunique(value: Any, rows: Any) -> Any:
 def _of_whole_groups(key: Any, output: Callable[[Any], Any], how: str = "auto") -> Any:
     """Ours from the key column on: codes, then an output of the rows."""
     from dask_gpuagg.engines.device.aggregator import Aggregator
-    from dask_gpuagg.engines.device.whole_groups import SortedRows
+    from dask_gpuagg.engines.device.groups import SortedRows
 
     def run(stopwatch: Any = None) -> Any:
         aggregator = Aggregator([key], False)

@@ -16,9 +16,10 @@ from typing import Any
 from benchmarks.gpu import prepare, report_head
 from benchmarks.report import write
 from dask_gpuagg.cuda.algorithms.sp_ega import sp_ega
-from dask_gpuagg.cuda.call.call import Call, ColumnStruct, Counters, Piece, collect, table_of
+from dask_gpuagg.cuda.call.call import Call, Piece, collect, table_of
 from dask_gpuagg.cuda.choice.decision import SpEga
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.structs import ColumnStruct, Counters
 from dask_gpuagg.cuda.query.tuning import SMALL_BLOCK
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart
 from dask_gpuagg.cuda.runtime.driver import current_device, fill, read_back
@@ -37,7 +38,7 @@ COUNTS = Query(
     keep_nulls=False,
     inputs=(),
     states=(KernelState("Size"),),
-    outputs=(KernelOutput("Field<0, i64>", "i64", nullable=False),),
+    outputs=(KernelOutput("Field", (0,), "i64"),),
     counting=True,
 )
 

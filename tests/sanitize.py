@@ -186,11 +186,11 @@ def queries(rows: pd.DataFrame, copies: bool) -> Iterator[tuple[str, Callable[[]
             yield f"{name} by {', '.join(keys)}", lambda n=name, k=keys: kernel(n, k)
 
     def numbered(keys: tuple[str, ...]) -> None:
-        from dask_gpuagg.cuda.keys import steps
+        from dask_gpuagg.cuda.keys import ranges
 
         # the second time as for rows before
         rows = frame(STEPPED_ROWS)
-        with patch.object(steps, "STEPPED_ROWS", 0):
+        with patch.object(ranges, "STEPPED_ROWS", 0):
             for _ in range(2):
                 made, run = aggregated(rows, [*keys], wanted, on_device=copied)
                 assert_equal(made, by_pandas(rows, [*keys], wanted))

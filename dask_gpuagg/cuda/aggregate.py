@@ -10,7 +10,7 @@ from typing import Any
 from dask_gpuagg.cuda.algorithms.encode import encode, encode_range, may_be_narrow
 from dask_gpuagg.cuda.algorithms.output import write
 from dask_gpuagg.cuda.attempts import decide, group
-from dask_gpuagg.cuda.call.call import Call, Counters, Made, NeedsWholeColumns, Run, run_of
+from dask_gpuagg.cuda.call.call import Call, Made, NeedsWholeColumns, Run, run_of
 from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn, Part, prepared
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.decision import Decision, Hgb
@@ -18,6 +18,7 @@ from dask_gpuagg.cuda.dictionary import units_of_dictionary
 from dask_gpuagg.cuda.keys.codes import decoded
 from dask_gpuagg.cuda.keys.words import representations_of
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.structs import Counters
 from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST
 from dask_gpuagg.cuda.runtime import kernels
 from dask_gpuagg.cuda.runtime.driver import Stopwatch, current_device
@@ -129,9 +130,9 @@ def aggregate(
     call, run, counters = group(columns, asked, forced, encoded, decision)
     run = run._replace(seconds=time.perf_counter() - started)
     made_keys, outputs = write(call, counters)
-    if call.query.coded:
+    if call.codes is not None:
         made_keys = decoded(call, made_keys[0].data, run.groups)
-    gathered = call.query.gathered
+    gathered = call.query.form.is_gathered
     if call.dictionary is not None:
         call.dictionary.judge(run.groups)
         why = f"strings as numbers of a dictionary; {run.decision.why}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
-from dask_gpuagg.cuda.algorithms import direct, pgb
+from dask_gpuagg.cuda.algorithms import pgb, tables
 from dask_gpuagg.cuda.call.inputs import prepared
 from dask_gpuagg.cuda.choice import choose, summary
 from dask_gpuagg.cuda.choice.costs import known
@@ -18,6 +18,7 @@ from dask_gpuagg.cuda.choice.decision import Decision, Direct, Partitioned
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.dictionary import may_serve, numbered
 from dask_gpuagg.cuda.keys.words import representations_of
+from dask_gpuagg.cuda.query.forms import HASHED
 from dask_gpuagg.cuda.query.instantiations import CORE, DICTIONARY, first_units, unit_of
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import Device, current_device
@@ -83,7 +84,7 @@ def likely(query: Query, rows: int, groups: int | None, device: Device) -> Wante
         surely.append([(query.texts, unit) for unit in ("sample", *DICTIONARY)])
         decided.append(_decided(numbers, rows, groups, device))
         # their numbers are grouped instead
-        decided.sort(key=lambda found: bool(found) and found[0][0].family == "Hashed")
+        decided.sort(key=lambda found: bool(found) and found[0][0].form == HASHED)
     others = [] if groups is None else [[(each, unit) for unit in _SOMETIMES] for each in asked]
     found = [*_in_turns(surely), *_in_turns(decided), *_in_turns(others)]
     return list(dict.fromkeys(one for one in found if one[1] in one[0].units))
@@ -108,7 +109,7 @@ def units_of(query: Query, device: Device, decision: Decision) -> Wanted:
         kernels = pgb.kernels_of_decision(of_partitions, device, decision)
         return [(of_partitions, unit_of(kernel)) for kernel in kernels]
     if isinstance(decision, Direct):
-        return [(query, unit_of(direct.kernel_of_decision(decision)))]
+        return [(query, unit_of(tables.kernel_of_decision(decision)))]
     # tables and sorted keys: units are named as kernels are
     return [(query, decision.kernel)]
 

@@ -15,12 +15,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from dask_gpuagg.cuda.ahead import begin
-from dask_gpuagg.cuda.algorithms.direct import direct
-from dask_gpuagg.cuda.algorithms.hash_tables import hgb, lphga
-from dask_gpuagg.cuda.algorithms.key_runs import sgb
 from dask_gpuagg.cuda.algorithms.pgb import pgb
+from dask_gpuagg.cuda.algorithms.sgb import sgb
 from dask_gpuagg.cuda.algorithms.sp_ega import sp_ega
-from dask_gpuagg.cuda.call.call import Args, Call, Counters, NeedsWholeColumns, Run, zero
+from dask_gpuagg.cuda.algorithms.tables import direct, hgb, lphga
+from dask_gpuagg.cuda.call.call import Call, NeedsWholeColumns, Run, zero
 from dask_gpuagg.cuda.call.inputs import Columns
 from dask_gpuagg.cuda.choice import choose, summary, tables
 from dask_gpuagg.cuda.choice.choose import that_fits, with_less_memory
@@ -38,8 +37,10 @@ from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.dictionary import dictionary_of, is_known, may_have_dictionary
 from dask_gpuagg.cuda.keys.codes import make_codes
 from dask_gpuagg.cuda.keys.ranges import Numbering, remember_out_of_range
-from dask_gpuagg.cuda.keys.words import make_words, narrowed, verified
+from dask_gpuagg.cuda.keys.words import Keys, make_words, narrowed, verified
+from dask_gpuagg.cuda.query.forms import CODED, HASHED, RANGED, STEPPED, WIDE_RANGED, Ranged
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.structs import Args, Counters
 from dask_gpuagg.cuda.runtime.background import KernelsCompiling
 from dask_gpuagg.cuda.sampling import repeat
 from dask_gpuagg.cuda.sampling.sample import Sample, estimated, numbering_of, sampled
@@ -171,7 +172,7 @@ def group(
         if done is None:
             continue
         call, (run, counters) = attempt.call, done
-        if call.query.family == "Hashed":
+        if call.query.form == HASHED:
             counters = verified(call, counters)
         if not _is_doubted(call, counters):
             if attempt.remember is not None:
@@ -189,9 +190,9 @@ def _attempts(
     """Each is asked for when those before have failed."""
     for call in _representations(columns, asked, forced, encoded):
         _begin(call)
-        if call.query.coded:
+        if call.query.form == CODED:
             make_codes(call)
-        elif call.query.made_words:
+        elif call.query.form.made_words:
             make_words(call)
         yield from _of_representation(columns, call, forced, encoded, decision)
         decision = None
@@ -200,33 +201,31 @@ def _attempts(
 
 
 def _representations(columns: Columns, asked: Query, forced: str, encoded: bool) -> Iterator[Call]:
-    """Calls with narrower representations of the keys first, keys by row last."""
-    query, extra, codes = asked, None, None
+    """Calls with the keys in narrower forms first, keys by row last."""
+    keys, slots = Keys(asked), False
     texts = not encoded and forced == "auto" and may_have_dictionary(columns, asked)
     if texts and is_known(columns, asked):
         yield from _by_dictionary(columns, asked)
-    if asked.made_words and columns.rows >= summary.SAMPLED_FROM:
+    if asked.form.made_words and columns.rows >= summary.SAMPLED_FROM:
         slots = not encoded and forced in ("auto", "direct", "pgb", "pgb_ur", "pgb_fold")
-        query, extra, codes = narrowed(columns.call(asked), slots)
-    if texts and query.family == "Hashed":
+        keys = narrowed(columns.call(asked), slots)
+    if texts and keys.query.form == HASHED:
         yield from _by_dictionary(columns, asked)
-    yield columns.call(query, extra or (), codes)
-    if codes is not None and codes.near:
+    yield columns.call(*keys)
+    if keys.codes is not None and keys.codes.near:
         # values that the sample has none of
         remember_out_of_range(asked, columns.about)
-        query, extra, codes = narrowed(columns.call(asked), slots)
-        yield columns.call(query, extra, codes)
-    if query.coded:
-        # keys unlike those of the sample
-        query = replace(query, coded=False)
+        keys = narrowed(columns.call(asked), slots)
+        yield columns.call(*keys)
+    query = keys.query
+    while (wider := query.wider) is not None:
+        if query.chosen in (RANGED, STEPPED, WIDE_RANGED):
+            # values outside of the ranges that the sample saw
+            remember_out_of_range(wider, columns.about)
+        # keys unlike those of the sample; or two share a word, which is so rare that doing
+        # everything again is the best answer
+        query = wider
         yield columns.call(query)
-    if query.ranged:
-        # values outside of the ranges that the sample saw
-        query = replace(query, ranged=False, two_words=False, stepped=False)
-        remember_out_of_range(query, columns.about)
-        yield columns.call(query)
-    # two keys share a word: so rare that doing everything again is the best answer
-    yield columns.call(replace(query, by_row=True))
 
 
 def _by_dictionary(columns: Columns, asked: Query) -> Iterator[Call]:
@@ -246,24 +245,19 @@ def _begin(call: Call) -> None:
     args.counters = call.allocate(ctypes.sizeof(Counters)).ptr
     args.rows = args.end = call.rows
     args.probes = tables.PROBES
-    if _may_be_doubted(query):
+    if query.form.may_be_doubted:
         zero(call, args.counters, ctypes.sizeof(Counters) // 4)
-    if query.family == "Ranged":
+    if isinstance(query.form, Ranged):
         for columns, _, _ in call.pieces:
             ranges = columns[len(columns) - len(query.keys)]
             ranges.mask = args.counters + Counters.doubt.offset
 
 
-def _may_be_doubted(query: Query) -> bool:
-    """Whether a word may turn out to stand for several keys, or for none."""
-    return query.made_words > 0 or query.family == "Ranged"
-
-
 def _is_doubted(call: Call, counters: Counters) -> bool:
-    """Whether it did, after all rows were grouped."""
+    """Whether some word stands for several keys, or for none, after all rows were grouped."""
     if call.dictionary is not None:
         return bool(call.dictionary.is_full())
-    return _may_be_doubted(call.query) and bool(counters.doubt)
+    return call.query.form.may_be_doubted and bool(counters.doubt)
 
 
 def _of_representation(
@@ -293,7 +287,7 @@ def _of_representation(
                 yield from _numbered(columns, call, forced, sample, decision)
             remember = partial(_remember, call, forced, sample, decision, None)
     # words that were made for other values than occur
-    if (query.coded or query.two_words) and call.counters().doubt:
+    if query.form.is_doubted_early and call.counters().doubt:
         return
     if encoded and isinstance(decision, Partitioned | Sgb | SpEga):
         # they leave no table in which rows could be looked up by linear probing
@@ -334,7 +328,7 @@ def _numbered(
     other = _decision(call, numbering.query, estimate, forced)
     if not (isinstance(other, Direct) or (isinstance(other, Partitioned) and other.window)):
         return
-    if numbering.query.stepped:
+    if numbering.steps:
         other = replace(other, why=f"{numbering.said}; {other.why}")
     numbered = columns.call(numbering.query, numbering.columns)
     _begin(numbered)

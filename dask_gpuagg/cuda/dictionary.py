@@ -19,6 +19,7 @@ from dask_gpuagg.cuda.choice.decision import margin, shared_bytes
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.instantiations import DICTIONARY, first_units
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.structs import DictionaryStruct
 from dask_gpuagg.cuda.query.tuning import NEAR_THREADS, SMALL_BLOCK, TEXT_WORDS
 from dask_gpuagg.cuda.query.types import KeyPart
 from dask_gpuagg.cuda.runtime.driver import fill, read_back
@@ -45,21 +46,6 @@ _ROWS_BEFORE, _FEWEST_BEFORE, _LAST_PART = 4, 1 << 17, 8
 
 # Of strings that were seen: the groups that a dictionary had room for, 0 where none is made.
 _known: Cache[tuple[Query, tuple[str, ...]], int] = Cache(256)
-
-
-class DictionaryStruct(ctypes.Structure):
-    """``Dictionary`` of kernels/key/dictionary.cuh."""
-
-    _fields_ = [
-        ("words", ctypes.c_void_p),
-        ("copies", ctypes.c_void_p),
-        ("codes", ctypes.c_void_p),
-        ("mask", ctypes.c_void_p),
-        ("full", ctypes.c_void_p),
-        ("slots", ctypes.c_uint32),
-        ("stride", ctypes.c_uint32),
-        ("near_room", ctypes.c_uint32),
-    ]
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,16 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from dask_gpuagg.cuda.algorithms.select import Selecting
 from dask_gpuagg.cuda.algorithms.sgb import Sorting
 from dask_gpuagg.cuda.dictionary import units_of_dictionary
 from dask_gpuagg.cuda.keys.words import representations_of
-from dask_gpuagg.cuda.query.common import AGGREGATIONS, KEYS, WHOLE, common
+from dask_gpuagg.cuda.query.canonical import canonical
 from dask_gpuagg.cuda.query.instantiations import TranslationUnit, first_units
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime import driver
 from dask_gpuagg.cuda.runtime.compiler import (
     CompileError,
@@ -21,6 +24,202 @@ from dask_gpuagg.cuda.runtime.compiler import (
     supported_architectures,
 )
 from dask_gpuagg.cuda.runtime.disk_cache import cache_directory
+
+# ---- queries that are common ---------------------------------------------------------------------
+
+# As the device engine makes them of columns without nulls: inputs, states and outputs are those
+# that ``engines/device`` asks its ``Aggregator`` for. They are compiled where there may be no cuDF,
+# as in the build of an image; ``tests/device/test_warm.py`` compares.
+
+# As readers of files give them: strings have 32-bit offsets.
+KEYS: dict[str, tuple[KeyPart, ...]] = {
+    "int64": (KeyPart("i64", False),),
+    "int32": (KeyPart("i32", False),),
+    "string": (KeyPart("i32", False, string=True),),
+    "two int64": (KeyPart("i64", False), KeyPart("i64", False)),
+}
+# Each an aggregation with its column, a letter and its type.
+AGGREGATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "sum of float64": (("sum", "a", "f64"),),
+    "sum of int64": (("sum", "a", "i64"),),
+    "mean of float64": (("mean", "a", "f64"),),
+    "mean and std of float64": (("mean", "a", "f64"), ("std", "a", "f64")),
+    "five": (
+        *(("sum", "a", "f64"), ("count", "a", "f64"), ("min", "a", "f64"), ("max", "a", "f64")),
+        ("mean", "c", "f32"),
+    ),
+}
+# Of outputs of whole groups the kernels number the groups first.
+WHOLE = "median of float64"
+
+
+class Common(NamedTuple):
+    """A query, and whether it is of rows, which may be many, or of partials."""
+
+    query: Query
+    of_rows: bool
+
+
+def common(keys: str) -> Iterator[Common]:
+    """The queries of all ``AGGREGATIONS`` by a key of ``KEYS``.
+
+    Each of rows in one pass, of rows to partials, and of partials merged and finished.
+    """
+    parts = KEYS[keys]
+    for wanted in AGGREGATIONS.values():
+        yield Common(_in_one_pass(parts, wanted), True)
+        yield Common(_to_partials(parts, wanted), True)
+        yield Common(_merged(parts, wanted), False)
+        yield Common(_finished(parts, wanted), False)
+    for keep_nulls in (False, True):
+        yield Common(_Pass(parts, keep_nulls).query, True)
+
+
+class _Pass:
+    def __init__(self, keys: tuple[KeyPart, ...], keep_nulls: bool) -> None:
+        self._keys, self._keep_nulls = keys, keep_nulls
+        self._inputs: dict[str, ValuePart] = {}
+        self._states: list[KernelState] = []
+        self._outputs: list[KernelOutput] = []
+
+    @property
+    def query(self) -> Query:
+        inputs, states = tuple(self._inputs.values()), tuple(self._states)
+        asked = Query(self._keys, self._keep_nulls, inputs, states, tuple(self._outputs))
+        return canonical(asked).query
+
+    def state(self, policy: str, *columns: tuple[str, str], of_type: str | None = None) -> int:
+        """The number of a state of some columns, each by its name and type."""
+        for name, ctype in columns:
+            self._inputs.setdefault(name, ValuePart(ctype, False))
+        places = tuple(list(self._inputs).index(name) for name, _ in columns)
+        state = KernelState(policy, places, of_type)
+        if state not in self._states:
+            self._states.append(state)
+        return self._states.index(state)
+
+    def add(
+        self,
+        policy: str,
+        states: int | tuple[int, ...],
+        ctype: str,
+        nullable: bool = False,
+        constants: tuple[int, ...] = (),
+    ) -> None:
+        states = states if isinstance(states, tuple) else (states,)
+        self._outputs.append(KernelOutput(policy, states, ctype, nullable, constants))
+
+    def sum(self, column: tuple[str, str], in_floats: bool = False) -> None:
+        floats = in_floats or column[1] in ("f32", "f64")
+        policy, ctype = ("FloatSum", "f64") if floats else ("IntegerSum", "i64")
+        self.add("Field", self.state(policy, column), ctype)
+
+    def extreme(self, name: str, column: tuple[str, str]) -> None:
+        state = self.state(name.capitalize(), column, of_type=column[1])
+        self.add("Extreme", state, column[1])
+
+    def moments(self, state: int) -> None:
+        self.add("MomentRows", state, "i64")
+        self.add("MomentMean", state, "f64")
+        self.add("MomentM2", state, "f64")
+        self.add("MomentLoss", state, "f64")
+
+    def spread(self, state: int) -> None:
+        """The standard deviation."""
+        self.add("Spread", state, "f64", True, constants=(1, 1))
+        self.add("MomentLoss", state, "f64")
+
+
+Wanted = Sequence[tuple[str, str, str]]
+_STATES = {"mean": ("fsum", "count"), "std": ("moments",)}
+
+
+def _uses(wanted: Wanted) -> list[tuple[str, str, str]]:
+    """The states that partials have: each once, with its column."""
+    uses = [(s, column, t) for name, column, t in wanted for s in _STATES.get(name, (name,))]
+    # a sum of floats is a state of its mean too
+    named = [("fsum" if s == "sum" and t[0] == "f" else s, column, t) for s, column, t in uses]
+    return list(dict.fromkeys(named))
+
+
+def _fields(use: tuple[str, str, str]) -> list[tuple[str, str]]:
+    """The columns of a state in partials, each by its name and type."""
+    state, column, ctype = use
+    types = {
+        "fsum": ("f64",), "sum": ("i64",), "count": ("i64",), "min": (ctype,), "max": (ctype,),
+        "moments": ("i64", "f64", "f64"),
+    }[state]  # fmt: skip
+    return [(f"{state} {column} {i}", t) for i, t in enumerate(types)]
+
+
+def _in_one_pass(keys: tuple[KeyPart, ...], wanted: Wanted) -> Query:
+    made = _Pass(keys, False)
+    for name, column, ctype in wanted:
+        of = (column, ctype)
+        match name:
+            case "mean":
+                made.add("Mean", (made.state("FloatSum", of), made.state("Size")), "f64")
+            case "std":
+                made.spread(made.state("Moments", of))
+            case _:
+                _update(made, name, of)
+    return made.query
+
+
+def _update(made: _Pass, state: str, of: tuple[str, str]) -> None:
+    match state:
+        case "sum" | "fsum":
+            made.sum(of, state == "fsum")
+        case "count":
+            made.add("Field", made.state("Size"), "i64")
+        case "moments":
+            made.moments(made.state("Moments", of))
+        case _:
+            made.extreme(state, of)
+
+
+def _to_partials(keys: tuple[KeyPart, ...], wanted: Wanted) -> Query:
+    made = _Pass(keys, False)
+    for state, column, ctype in _uses(wanted):
+        _update(made, state, (column, ctype))
+    return made.query
+
+
+def _merged(keys: tuple[KeyPart, ...], wanted: Wanted) -> Query:
+    made = _Pass(keys, True)
+    for use in _uses(wanted):
+        _merge(made, use)
+    return made.query
+
+
+def _merge(made: _Pass, use: tuple[str, str, str]) -> None:
+    state, fields = use[0], _fields(use)
+    match state:
+        case "moments":
+            made.moments(made.state("MergedMoments", *fields))
+        case "min" | "max":
+            made.extreme(state, fields[0])
+        case _:
+            made.sum(fields[0])
+
+
+def _finished(keys: tuple[KeyPart, ...], wanted: Wanted) -> Query:
+    made = _Pass(keys, True)
+    for name, column, ctype in wanted:
+        uses = _uses([(name, column, ctype)])
+        match name:
+            case "mean":
+                total, count = (_fields(use)[0] for use in uses)
+                states = made.state("FloatSum", total), made.state("IntegerSum", count)
+                made.add("Mean", states, "f64", True)
+            case "std":
+                made.spread(made.state("MergedMoments", *_fields(uses[0])))
+            case _:
+                _merge(made, uses[0])
+    return made.query
+
+
+# ---- compiling them ------------------------------------------------------------------------------
 
 # Units that number the rows' groups, for outputs of whole groups.
 _NUMBERING = ("encode", "scan", "range")

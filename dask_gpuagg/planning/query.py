@@ -14,7 +14,7 @@ from dask_gpuagg.planning.chunking import chunked
 from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.settings import settings
 from dask_gpuagg.streaming import choice
-from dask_gpuagg.streaming.support import refusal
+from dask_gpuagg.streaming.choice import refusal
 
 _CHUNKS = "_chunks"
 

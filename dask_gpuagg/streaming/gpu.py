@@ -3,56 +3,198 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import cudf
 import cupy as cp
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pylibcudf as plc
 import rmm
 from cudf.utils.dtypes import dtype_to_pylibcudf_type
+from pylibcudf.types import TypeId
 from pylibcudf.utils import _get_stream
 from rmm.pylibrmm.stream import Stream as RmmStream
 
-from dask_gpuagg.cuda.runtime.driver import current_device, use_device
-from dask_gpuagg.engines.device.columns import Bare, column_at, like, names_of, table, view_at
-from dask_gpuagg.engines.device.exact import alike
-from dask_gpuagg.engines.device.exchange import divided, ordered
-from dask_gpuagg.engines.device.layout import BOOL8, INT64
-from dask_gpuagg.engines.device.memory import free_cached, limit_of_resource
-from dask_gpuagg.engines.device.operations import (
+from dask_gpuagg.cuda.runtime.driver import (
+    DriverError,
+    bindings,
+    checked,
+    current_device,
+    use_device,
+)
+from dask_gpuagg.engines.device.columns import (
+    BOOL8,
+    CTYPES,
+    INT64,
+    Bare,
     binary,
+    column_at,
     keep_where,
+    like,
+    masked,
+    names_of,
     nans_to_nulls,
     reinterpreted,
     scalar,
+    table,
+    view_at,
 )
+from dask_gpuagg.engines.device.digits import alike
+from dask_gpuagg.engines.device.memory import free_cached, limit_of_resource
 from dask_gpuagg.engines.device.passes import merged, states_of_rows
-from dask_gpuagg.engines.device.stacking import bytes_of, stack
+from dask_gpuagg.engines.device.tables import bytes_of, hash_partitioned, ordered, stack
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.states import STATES
-from dask_gpuagg.streaming.batches import Batch, Sizes
-from dask_gpuagg.streaming.columns import (
+from dask_gpuagg.streaming.batches import (
     CODES,
     FLOAT,
     NAT,
     PLAIN,
     TEXT,
     TICKS,
+    Batch,
     Image,
+    Sizes,
     image_of,
     restored,
     restored_text,
 )
-from dask_gpuagg.streaming.download import Fetch, Places, fetched, on_host, text_on_host
-from dask_gpuagg.streaming.pool import pooled
-from dask_gpuagg.streaming.upload import Copy, Pinned, wait_for
+from dask_gpuagg.streaming.copies import Copy, Pinned, wait_for
+
+
+class _Pool(NamedTuple):
+    """The driver's handle, and RMM's resource of it."""
+
+    handle: Any
+    resource: Any
+
+
+# by the number of the device; None where the driver has no pools, as on some virtual GPUs
+_pools: dict[int, _Pool | None] = {}
+
+
+@contextmanager
+def pooled(ordinal: int) -> Iterator[None]:
+    """Allocate from a pool of the current device, for one caller at a time."""
+    before = rmm.mr.get_current_device_resource()
+    pool = _pool_of(ordinal) if type(before) is rmm.mr.CudaMemoryResource else None
+    if pool is None:
+        yield
+        return
+    rmm.mr.set_current_device_resource(pool.resource)
+    try:
+        yield
+    finally:
+        # another thread may have set one meanwhile
+        if rmm.mr.get_current_device_resource() is pool.resource:
+            rmm.mr.set_current_device_resource(before)
+        driver = bindings()
+        checked(driver.cuCtxSynchronize())
+        checked(driver.cuMemPoolTrimTo(pool.handle, 0))
+
+
+def _pool_of(ordinal: int) -> _Pool | None:
+    if ordinal not in _pools:
+        driver = bindings()
+        properties = driver.CUmemPoolProps()
+        properties.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        properties.location.id = ordinal
+        # it gives nothing back by itself
+        threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+        most = driver.cuuint64_t(2**64 - 1)
+        try:
+            handle = checked(driver.cuMemPoolCreate(properties))
+            checked(driver.cuMemPoolSetAttribute(handle, threshold, most))
+        except DriverError:
+            _pools[ordinal] = None
+        else:
+            _pools[ordinal] = _Pool(handle, rmm.mr.CudaAsyncViewMemoryResource(handle))
+    return _pools[ordinal]
+
+
+# Addresses of the device, and bytes at each, to one array.
+Places = Sequence[tuple[int, int]]
+Fetch = Callable[[Places], npt.NDArray[np.uint8]]
+
+
+def on_host(
+    columns: Sequence[plc.Column], fetch: Fetch
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
+    """Values of columns of one type and fixed width, and which are not null; None where all are.
+
+    Times are returned as ticks. ``fetch`` copies bytes from places of the device.
+    """
+    kind = columns[0].type().id()
+    ctype = CTYPES[kind]
+    # f64 of the kernels is f8 of NumPy
+    dtype = np.dtype("bool" if kind is TypeId.BOOL8 else f"{ctype[0]}{int(ctype[1:]) // 8}")
+    places = []
+    for column in columns:
+        rows, data = column.size(), column.data()
+        start = column.offset() * dtype.itemsize
+        places.append((data.ptr + start if data is not None and rows else 0, rows * dtype.itemsize))
+    values = fetch(places).view(dtype)
+    if not any(map(masked, columns)):
+        return values, None
+    return values, np.concatenate([_valid(column, fetch) for column in columns])
+
+
+def _valid(column: plc.Column, fetch: Fetch) -> npt.NDArray[np.bool_]:
+    rows, offset = column.size(), column.offset()
+    if not masked(column):
+        return np.ones(rows, bool)
+    bits = np.unpackbits(_mask(column, fetch), bitorder="little")
+    return bits[offset : offset + rows].astype(bool)
+
+
+def text_on_host(columns: Sequence[plc.Column], fetch: Fetch) -> pa.ChunkedArray:
+    """Columns of text, one behind the other, as Arrow has them."""
+    texts = [_text(column, fetch).cast(pa.large_string()) for column in columns]
+    return pa.chunked_array(texts)
+
+
+def _text(column: plc.Column, fetch: Fetch) -> pa.Array:
+    rows, offset = column.size(), column.offset()
+    if not rows or not column.num_children():
+        return pa.nulls(rows, pa.string()) if rows else pa.array([], pa.string())
+    child = column.child(0)
+    large = child.type().id() is TypeId.INT64
+    width = 8 if large else 4
+    ends = fetch([(child.data().ptr, (offset + rows + 1) * width)])
+    size = int(ends.view(np.int64 if large else np.int32)[-1])
+    data = column.data()
+    characters = fetch([(data.ptr if data is not None and size else 0, size)])
+    mask = pa.py_buffer(_mask(column, fetch)) if masked(column) else None
+    buffers = [mask, pa.py_buffer(ends), pa.py_buffer(characters)]
+    kind = pa.large_string() if large else pa.string()
+    return pa.Array.from_buffers(kind, rows, buffers, -1, offset)
+
+
+def _mask(column: plc.Column, fetch: Fetch) -> npt.NDArray[np.uint8]:
+    """The validity bits, those of the rows before a slice included."""
+    return fetch([(column.null_mask().ptr, (column.offset() + column.size() + 7) // 8)])
+
+
+def fetched(places: Places) -> npt.NDArray[np.uint8]:
+    """Bytes of the device, in a copy for each place."""
+    result = np.empty(sum(size for _, size in places), np.uint8)
+    driver, stream = bindings(), _get_stream().__cuda_stream__()[1]
+    at = result.ctypes.data
+    for address, size in places:
+        if size:
+            checked(driver.cuMemcpyDtoHAsync(at, address, size, stream))
+        at += size
+    checked(driver.cuStreamSynchronize(stream))
+    return result
+
 
 # Two batches, the table and the copies of the rows of one, and the groups found: each at most so
 # small a part of the device's memory.
@@ -67,7 +209,6 @@ _OF_VALUES = ("min", "max", "first", "last", "osum")
 _busy = Lock()
 # by the number of the device
 _gpus: dict[int, Gpu] = {}
-
 
 # The images of each column, and its buffer in device memory.
 Loaded = tuple[list[list[Image]], list[Any]]
@@ -84,7 +225,7 @@ class Gpu:
         self._pinned = Pinned(self._handle, self.begin)
 
     def sizes(self) -> Sizes:
-        """Of batches that fit the memory, or what a limit leaves of it."""
+        """Sizes of batches that fit the memory, or what a limit leaves of it."""
         total, limit = int(cp.cuda.Device().mem_info[1]), limit_of_resource(pools=False)
         return Sizes.of_memory(total if limit is None else min(total, limit), _SHARE_OF_A_BATCH)
 
@@ -95,18 +236,16 @@ class Gpu:
     def load(self, batch: Batch) -> Loaded:
         """Start the copies of a batch; the images of each column, and its buffer.
 
-        Returns
-        -------
-        images, buffers : list
-            A column of text has no buffer: it is copied when the columns are made.
+        A column of text has no buffer: it is copied when the columns are made.
         """
-        part = batch[0].part
-        columns = range(len(part.keys) + len(part.columns))
-        images = [
-            [_image((*each.part.keys, *each.part.columns)[c], each) for each in batch]
-            for c in columns
+        rows = [
+            [
+                image_of(column).rows(each.start, each.stop)
+                for column in (*each.part.keys, *each.part.columns)
+            ]
+            for each in batch
         ]
-        return self._started(images, self._copying)
+        return self._started([list(pieces) for pieces in zip(*rows, strict=True)], self._copying)
 
     def _started(self, images: list[list[Image]], owner: Any) -> Loaded:
         """The images of columns, whose copies have begun, and their buffers, of a stream."""
@@ -147,13 +286,15 @@ class Gpu:
                 return self.divided(grouped(keys, values), plan, parts)
             rows = table({f"c{i}": column for i, column in enumerate((*keys, *values))})
             del keys, values
-            pieces = divided(rows, len(plan.keys), parts)
+            pieces = hash_partitioned(rows, len(plan.keys), parts)
             wait_for(self._handle, stream)
             del rows
             buffers.clear()
             return [
                 grouped(columns[: len(plan.keys)], columns[len(plan.keys) :])
-                for columns in map(_columns_of, pieces)
+                for columns in (
+                    [column_at(rows, name) for name in names_of(rows)] for rows in pieces
+                )
             ]
         finally:
             # the buffers return to the copying stream, which must not fill them before
@@ -169,7 +310,7 @@ class Gpu:
 
     def divided(self, groups: Any, plan: Plan, parts: int) -> list[Any]:
         """A table divided by key hash, as ``partial`` does: slices of one."""
-        return divided(groups, len(plan.keys), parts)
+        return hash_partitioned(groups, len(plan.keys), parts)
 
     def rows(self, groups: Any) -> int:
         """Groups of a table."""
@@ -183,10 +324,13 @@ class Gpu:
     def to_host(self, tables: list[Any], plan: Plan, like_: Batch) -> dict[str, pd.DataFrame]:
         """Tables that share no group as a partial of the host engine."""
         part, tables = like_[0].part, alike(tables, plan)
-        found: dict[str, Any] = {}
+        columns: dict[str, Any] = {}
         for i, known in enumerate(part.keys):
             keys = [view_at(each, f"k{i}") for each in tables]
-            found[f"k{i}"] = _to_host(keys, known.dtype, self._fetch)
+            if isinstance(known.dtype, pd.StringDtype):
+                columns[f"k{i}"] = restored_text(text_on_host(keys, self._fetch), known.dtype)
+            else:
+                columns[f"k{i}"] = restored(*on_host(keys, self._fetch), known.dtype)
         for i, use in enumerate(plan.states):
             record = STATES[use.state]
             # bins of exact sums are 0 of no rows, as their number is
@@ -196,8 +340,8 @@ class Gpu:
                 name = f"s{i}.{field}"
                 of = part.columns[use.columns[0]].dtype if use.columns else None
                 fields = [view_at(each, name) for each in tables]
-                found[name] = _field(fields, use.state, empty, of, self._fetch)
-        return {"groups": pd.DataFrame(found, copy=False)}
+                columns[name] = _field(fields, use.state, empty, of, self._fetch)
+        return {"groups": pd.DataFrame(columns, copy=False)}
 
     def _fetch(self, places: Places) -> Any:
         """Bytes of the device."""
@@ -228,9 +372,9 @@ class Gpu:
         ]
 
         def image(partial: dict[str, pd.DataFrame], name: Any) -> Image:
-            found = image_of(partial["groups"][name])
-            plain = found.kind == FLOAT and name not in nullable
-            return replace(found, kind=PLAIN) if plain else found
+            result = image_of(partial["groups"][name])
+            plain = result.kind == FLOAT and name not in nullable
+            return replace(result, kind=PLAIN) if plain else result
 
         names, stream = list(groups.columns), _get_stream()
         try:
@@ -262,44 +406,25 @@ def exclusive() -> Iterator[Gpu | None]:
             yield _gpus.get(ordinal)
 
 
-def _image(column: Any, rows: Any) -> Image:
-    return image_of(column).rows(rows.start, rows.stop)
-
-
 def _column(pieces: Sequence[Image], buffer: Any) -> Any:
     """A Series of what was copied."""
     kind, dtype = pieces[0].kind, pieces[0].dtype
     if kind == TEXT:
         chunks = [chunk for piece in pieces for chunk in piece.values.chunks]
         text = pa.chunked_array(chunks, pieces[0].values.type).combine_chunks()
-        return cudf.Series.from_arrow(text.cast(_text_type(text)))
+        kind = pa.string() if text.nbytes < np.iinfo(np.int32).max else pa.large_string()
+        return cudf.Series.from_arrow(text.cast(kind))
     rows = sum(map(len, pieces))
     if kind == TICKS:
         ticks = plc.Column(INT64, rows, buffer, None, 0, 0, [])
-        known = keep_where(ticks, binary("NOT_EQUAL", ticks, scalar(NAT, ticks), BOOL8))
-        return like(reinterpreted(known, dtype_to_pylibcudf_type(dtype)), dtype)
+        nullable = keep_where(ticks, binary("NOT_EQUAL", ticks, scalar(NAT, ticks), BOOL8))
+        return like(reinterpreted(nullable, dtype_to_pylibcudf_type(dtype)), dtype)
     column = plc.Column(dtype_to_pylibcudf_type(dtype), rows, buffer, None, 0, 0, [])
     if kind == FLOAT:
         column = nans_to_nulls(column)
     elif kind == CODES:
         column = keep_where(column, binary("NOT_EQUAL", column, scalar(-1, column), BOOL8))
     return like(column, dtype)
-
-
-def _columns_of(rows: Any) -> list[Any]:
-    """The columns of a table."""
-    return [column_at(rows, name) for name in names_of(rows)]
-
-
-def _text_type(text: pa.Array) -> pa.DataType:
-    return pa.string() if text.nbytes < np.iinfo(np.int32).max else pa.large_string()
-
-
-def _to_host(columns: list[plc.Column], dtype: Any, fetch: Fetch) -> Any:
-    """Columns of groups, one behind the other, in a host dtype."""
-    if isinstance(dtype, pd.StringDtype):
-        return restored_text(text_on_host(columns, fetch), dtype)
-    return restored(*on_host(columns, fetch), dtype)
 
 
 def _field(columns: list[plc.Column], state: str, empty: Any, of: Any, fetch: Fetch) -> Any:

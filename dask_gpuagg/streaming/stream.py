@@ -3,12 +3,18 @@
 Batches are copied ahead of the kernels. The groups of several batches are merged on the device as
 they grow. Where device memory does not suffice, groups leave for the host, batches are halved, and
 what is then still too large is grouped by the host engine: its partials have the same layout.
+
+A billion groups have no kernel that reads their rows once: partitions whose tables fit shared
+memory hold some ten million. So tables of many groups are divided first, and each part is grouped
+by itself, after MP-EGA (section 4.2 of Wang and Shen, EGA, 2025). Groups are balls, parts are bins,
+and the bound on the fullest bin says how many parts there have to be.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,28 +25,63 @@ from dask_gpuagg.engines.host import engine as host
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.reporting.events import Fallback, FellBack, emit
 from dask_gpuagg.streaming.batches import Batch, Sizes, Slice, batches, halves
-from dask_gpuagg.streaming.parts import loads, parts_of
-from dask_gpuagg.streaming.tables import MOST_GROUPS, PARTS, Tables
 
-# Of groups that are merged at the end only.
+# Parts of divided tables: a power of two, which libcudf divides by with a mask. With more of them
+# the calls of the kernels take longer than they save.
+PARTS = 16
+# Groups of an undivided table: beyond them a part has enough for a pass of the kernels.
+MOST_GROUPS = 1 << 27
+# Probability that some part exceeds the capacity.
+_RISK = 1e-6
+_MOST_PARTS = 256
+# Groups that are merged at the end only.
 _FEW_ROWS = 1 << 22
 # A batch of fewer rows is not halved any more.
 _LEAST_ROWS = 1 << 16
+# Groups of all rows for each of those that a table has when it leaves: if there are fewer, several
+# parts are loaded together.
+_GROWTH = 16
 _LACKING = FellBack(
     Fallback(
         "some rows of host partitions", "run on the host", "device memory does not suffice for them"
     )
 )
-# Groups of all rows for each of those that a table has when it leaves: if there are fewer, several
-# parts are loaded together.
-_GROWTH = 16
+
+
+def parts_of(groups: int, capacity: int) -> int:
+    """Number of parts with which none is likely to have more groups than fit.
+
+    Some of ``m`` bins has ``k`` of ``n`` balls with a probability of at most ``m (n e / (k
+    m))**k``. That is ``p`` for ``m = exp((k ln(n e / k) - ln p) / (k - 1))``. Of large ``k`` that
+    is ``e n / k``.
+    """
+    if groups <= capacity:
+        return 1
+    k = max(capacity, 2)
+    number = math.exp(min((k * math.log(groups * math.e / k) - math.log(_RISK)) / (k - 1), 99.0))
+    return min(math.ceil(number), _MOST_PARTS)
+
+
+def loads(rows: Sequence[int], capacity: int) -> list[list[int]]:
+    """Parts in loads, greedily: as many as fit together, a larger one alone, empty ones in none."""
+    result: list[list[int]] = []
+    size = 0
+    for part, n in enumerate(rows):
+        if not n:
+            continue
+        if not result or size + n > capacity:
+            result.append([])
+            size = 0
+        result[-1].append(part)
+        size += n
+    return result
 
 
 class Device(Protocol):
-    """What a stream asks of the device; tests have another one."""
+    """The device of a stream; tests have another one."""
 
     def sizes(self) -> Sizes:
-        """Of the batches that the device takes."""
+        """Sizes of the batches that the device takes."""
 
     def begin(self) -> None:
         """Called once by the thread that copies."""
@@ -80,82 +121,119 @@ class Device(Protocol):
 
 
 @dataclass
-class Stream:
-    """The groups of the batches until now.
+class Tables:
+    """Tables that the device holds, by part and in the order of their rows.
 
-    Attributes
-    ----------
-    plan : Plan
-    device : Device
-    sizes : Sizes
-    by_host : int
-        Rows that the host engine grouped.
+    No two parts share a group; there is one until they are divided. ``merged_rows`` are the groups
+    after the last merge.
     """
 
-    plan: Plan
     device: Device
-    sizes: Sizes
-    by_host: int = 0
-    # in the order of their rows: partials of the host
-    finished: list[Any] = field(default_factory=list)
-    # behind those
-    tables: Tables = field(default_factory=Tables)
-    # a batch of the rows that the tables are of: its dtypes are theirs
-    like: Batch = ()
-    # of tables that were too large: partials of the host, by part and in order
-    parts: list[list[Any]] = field(default_factory=list)
-    part_dtypes: list[Any] = field(default_factory=list)
-    part_like: Batch = ()
-    part_capacity: int = 0
+    plan: Plan
+    parts: list[list[Any]] = field(default_factory=lambda: [[]])
+    merged_rows: int = 0
+
+    def __iter__(self) -> Any:
+        return (table for part in self.parts for table in part)
+
+    def __bool__(self) -> bool:
+        return any(self.parts)
+
+    def rows(self) -> int:
+        """Groups of all tables."""
+        return sum(map(self.device.rows, self))
+
+    def nbytes(self) -> int:
+        """Device memory of all tables."""
+        return sum(map(self.device.nbytes, self))
+
+    @property
+    def can_merge(self) -> bool:
+        """Whether some part has several tables."""
+        return any(len(part) > 1 for part in self.parts)
+
+    def add(self, tables: Sequence[Any]) -> None:
+        """Add a table to each part."""
+        if not self:
+            self.parts = [[] for _ in tables]
+        for part, table in zip(self.parts, tables, strict=True):
+            part.append(table)
+
+    def merge(self) -> int:
+        """Make one table of each part; those merged before memory lacks stay so."""
+        for part in self.parts:
+            if len(part) > 1:
+                part[:] = [self.device.merged(part, self.plan)]
+        self.merged_rows = self.rows()
+        return self.merged_rows
+
+    def divide(self) -> None:
+        """Divide the only table."""
+        ((table,),) = self.parts
+        self.parts = [[piece] for piece in self.device.divided(table, self.plan, PARTS)]
+
+    def take(self) -> list[Any]:
+        """All tables, of which none stays; undivided ones follow."""
+        tables = list(self)
+        self.parts, self.merged_rows = [[]], 0
+        return tables
+
+
+class Stream:
+    """The groups of the batches until now; the host engine grouped ``by_host`` of their rows."""
+
+    def __init__(self, plan: Plan, device: Device, sizes: Sizes) -> None:
+        self.plan, self.device, self.sizes = plan, device, sizes
+        self.by_host = 0
+        # in the order of their rows: partials of the host
+        self.finished: list[Any] = []
+        # behind those
+        self.tables = Tables(device, plan)
+        # a batch of the rows that the tables are of: its dtypes are theirs
+        self.like: Batch = ()
+        # of tables that were too large: partials of the host, by part and in order
+        self.parts: list[list[Any]] = []
+        self.part_like: Batch = ()
+        self.part_capacity = 0
 
     def take(self, waiting: deque[tuple[Batch, Future[Any]]]) -> None:
         """Group the first batch of those that wait."""
         batch, loaded = waiting.popleft()
-        made = self._grouped(loaded.result)
+        tables = self._grouped(loaded.result)
         # the future keeps what it has loaded
         del loaded
-        if made is None:
-            self.sizes.refused()
-            self.device.release()
-            self._step_down(batch)
+        if tables is not None:
+            self._hold(batch, tables)
             return
-        self._hold(batch, made)
-        # a merge releases its tables, which nothing else may keep
-        del made
-        self._merge_what_has_grown()
+        self.sizes.refused()
+        self.device.release()
+        self._step_down(batch)
 
-    def _hold(self, batch: Batch, made: list[Any]) -> None:
-        groups = sum(map(self.device.rows, made))
-        self.sizes.grouped(sum(map(len, batch)), groups, _bytes_of_batch(batch))
+    def _hold(self, batch: Batch, tables: list[Any]) -> None:
+        """Keep the tables of a batch on the device, and merge what has grown."""
+        groups = sum(map(self.device.rows, tables))
+        nbytes = sum(_bytes_of(each.part) * len(each) / max(len(each.part), 1) for each in batch)
+        self.sizes.grouped(sum(map(len, batch)), groups, nbytes)
         # of null keys alone: the number of parts is made of the groups that are held
         if not groups:
             return
-        if self.like and not _are_same(_dtypes_of(self.like), _dtypes_of(batch)):
+        if self.like and not _are_alike(self.like[0].part, batch[0].part):
             self.spill()
-        self.tables.add(made)
+        self.tables.add(tables)
         self.like = batch[:1]
-
-    def _merge_what_has_grown(self) -> None:
-        many = self._held_rows() > max(_FEW_ROWS, 2 * self.tables.merged_rows)
-        large = 0 < self._kept < self._held_bytes()
+        # a merge releases its tables, which nothing else may keep
+        tables.clear()
+        many = self.tables.rows() > max(_FEW_ROWS, 2 * self.tables.merged_rows)
+        large = 0 < self._kept < self.tables.nbytes()
         if self.tables.can_merge and (many or large):
             self.merge()
-            if self.tables.number == 1 and self.tables.merged_rows > MOST_GROUPS:
-                self._attempt(lambda: self.tables.divide(self._in_parts))
-
-    def _in_parts(self, table: Any) -> list[Any]:
-        return self.device.divided(table, self.plan, PARTS)
+            if len(self.tables.parts) == 1 and self.tables.merged_rows > MOST_GROUPS:
+                _attempt(self.tables.divide)
 
     @property
     def _kept(self) -> int:
         """Bytes of groups that stay: those of parts are held twice one part at a time."""
-        return self.sizes.kept if self.tables.number == 1 else self.sizes.kept * 3 // 2
-
-    def _held_rows(self) -> int:
-        return sum(map(self.device.rows, self.tables))
-
-    def _held_bytes(self) -> int:
-        return sum(map(self.device.nbytes, self.tables))
+        return self.sizes.kept if len(self.tables.parts) == 1 else self.sizes.kept * 3 // 2
 
     def merge(self, last: bool = False) -> None:
         """Merge the tables of the device; where that does not fit, they leave.
@@ -164,15 +242,10 @@ class Stream:
         """
         if not self.tables.can_merge:
             return
-        if self._attempt(self._merged) is None:
+        merged = _attempt(self.tables.merge) is not None
+        most = max(self._kept, self.sizes.most)
+        if not merged or (not last and self.tables.nbytes() > most):
             self.leave()
-            return
-        if self._held_bytes() > max(self._kept, self.sizes.most) and not last:
-            self.leave()
-
-    def _merged(self) -> Tables:
-        self.tables.merge(lambda part: self.device.merged(part, self.plan), self.device.rows)
-        return self.tables
 
     def spill(self) -> None:
         """Move the tables of the device to the host."""
@@ -193,16 +266,18 @@ class Stream:
 
         So what is to be merged later can be merged part by part on the device.
         """
-        dtypes, capacity, rows = _dtypes_of(self.like), self.capacity, self._held_rows()
+        rows = self.tables.rows()
+        row_bytes = self.tables.nbytes() / max(rows, 1)
         tables = self.tables.take()
         if not self.plan.order_sensitive and (
-            not self.parts or _are_same(dtypes, self.part_dtypes)
+            not self.parts or _are_alike(self.like[0].part, self.part_like[0].part)
         ):
-            self.part_dtypes, self.part_like = dtypes, self.like
-            self.part_capacity = capacity
-            number = len(self.parts) or max(2, parts_of(_GROWTH * rows, capacity))
+            self.part_like = self.like
+            self.part_capacity = max(int(self.sizes.most / max(row_bytes, 1.0)), 1)
+            number = len(self.parts) or max(2, parts_of(_GROWTH * rows, self.part_capacity))
+            in_parts = self.device.to_host_in_parts
             while tables:
-                divided = self._attempt(lambda: self._divided(tables[0], number))
+                divided = _attempt(lambda: in_parts(tables[0], self.plan, self.like, number))
                 if divided is None:
                     break
                 del tables[0]
@@ -210,15 +285,6 @@ class Stream:
                 for part, piece in zip(self.parts, divided, strict=True):
                     part.append(piece)
         self._to_host(tables)
-
-    def _divided(self, table: Any, number: int) -> list[Any]:
-        return self.device.to_host_in_parts(table, self.plan, self.like, number)
-
-    @property
-    def capacity(self) -> int:
-        """Groups that a table of the device may have, by the bytes of those it has."""
-        row_bytes = self._held_bytes() / max(self._held_rows(), 1)
-        return max(int(self.sizes.most / max(row_bytes, 1.0)), 1)
 
     def finish(self) -> list[Any]:
         """The partials of all rows."""
@@ -232,15 +298,16 @@ class Stream:
 
     def _finish_parts(self) -> None:
         """Merge the parts, as many at a time as the device takes; no two share a group."""
-        made = []
-        for numbers in loads([_rows_of(part) for part in self.parts], self.part_capacity):
+        merged = []
+        rows = [sum(len(partial["groups"]) for partial in part) for part in self.parts]
+        for numbers in loads(rows, self.part_capacity):
             pieces = [piece for number in numbers for piece in self.parts[number]]
-            made += [self._merged_part(pieces)] if len(pieces) > 1 else pieces
+            merged += [self._merged_part(pieces)] if len(pieces) > 1 else pieces
             for number in numbers:
                 self.parts[number] = []
         self.parts = []
-        tables = [piece["groups"] for piece in self._alike(made)]
-        del made
+        tables = [piece["groups"] for piece in self._alike(merged)]
+        del merged
         # column by column: what is concatenated is released before the next
         groups = {
             name: pd.concat([table.pop(name) for table in tables], ignore_index=True)
@@ -260,7 +327,7 @@ class Stream:
                 tables = [self.device.merged(tables, self.plan)]
             return tables[0]
 
-        table = self._attempt(on_device)
+        table = _attempt(on_device)
         if table is None:
             groups = [piece["groups"].reset_index(drop=True) for piece in pieces]
             return host.combine([{"groups": each} for each in groups], self.plan)
@@ -273,33 +340,32 @@ class Stream:
 
     def _grouped(self, load: Callable[[], Any]) -> Any | None:
         """The groups of what a call loads; None where device memory does not suffice."""
-        parts = self.tables.number
-        return self._attempt(lambda: self.device.partial(load(), self.plan, parts))
-
-    def _attempt(self, make: Callable[[], Any]) -> Any | None:
-        try:
-            return make()
-        except MemoryError:
-            return None
+        parts = len(self.tables.parts)
+        return _attempt(lambda: self.device.partial(load(), self.plan, parts))
 
     def _step_down(self, batch: Batch) -> None:
         """Group a batch for which device memory did not suffice: with less and less of it."""
         if self.tables:
             self.leave()
-        made = self._grouped(lambda: self.device.load(batch))
-        if made is not None:
-            self._hold(batch, made)
-            del made
-            self._merge_what_has_grown()
-            return
-        if sum(map(len, batch)) > _LEAST_ROWS:
+        tables = self._grouped(lambda: self.device.load(batch))
+        if tables is not None:
+            self._hold(batch, tables)
+        elif sum(map(len, batch)) > _LEAST_ROWS:
             for half in halves(batch):
                 self._step_down(half)
-            return
-        self.spill()
-        for each in batch:
-            self.by_host += len(each)
-            self.finished.append(by_host(each, self.plan))
+        else:
+            self.spill()
+            for each in batch:
+                self.by_host += len(each)
+                self.finished.append(by_host(each, self.plan))
+
+
+def _attempt(make: Callable[[], Any]) -> Any | None:
+    """Call ``make``; None where device memory does not suffice."""
+    try:
+        return make()
+    except MemoryError:
+        return None
 
 
 def by_host(rows: Slice, plan: Plan) -> Any:
@@ -320,7 +386,7 @@ def partials_of(
     parts : iterator of parts
         With ``keys``, ``columns`` and ``index``, of the dtypes of the plan.
     plan : Plan
-        That ``support.refusal`` admits.
+        That ``choice.refusal`` admits.
     device : Device
     most : int, optional
         Bytes of a batch, whatever the device takes.
@@ -350,47 +416,29 @@ def partials_of(
                 stream.take(waiting)
         while waiting:
             stream.take(waiting)
-        made = stream.finish()
+        partials = stream.finish()
     if stream.by_host:
         emit(_LACKING)
-    if not made:
+    if not partials:
         # dtypes of no groups are the host engine's matter: these rows have none either
-        made = [by_host(Slice(part, 0, min(len(part), 1)), plan) for part in last]
-    return made
+        partials = [by_host(Slice(part, 0, min(len(part), 1)), plan) for part in last]
+    return partials
 
 
 def _bytes_of(part: Any) -> int:
     return host.bytes_of((*part.keys, *part.columns))
 
 
-def _bytes_of_batch(batch: Batch) -> float:
-    return sum(_bytes_of(each.part) * len(each) / max(len(each.part), 1) for each in batch)
-
-
 def _are_alike(part: Any, other: Any) -> bool:
-    return _are_same(_dtypes_of_part(part), _dtypes_of_part(other))
-
-
-def _are_same(dtypes: list[Any], others: list[Any]) -> bool:
-    return all(a is b or _is_same(a, b) for a, b in zip(dtypes, others, strict=True))
+    """Whether the columns of two partitions have the same dtypes."""
+    columns, others = (*part.keys, *part.columns), (*other.keys, *other.columns)
+    return all(_is_same(a.dtype, b.dtype) for a, b in zip(columns, others, strict=True))
 
 
 def _is_same(dtype: Any, other: Any) -> bool:
     # equal categories may be in another order, which their codes show
     categories = getattr(dtype, "categories", None)
-    if categories is None:
+    if dtype is other or categories is None:
         return bool(dtype == other)
     others = getattr(other, "categories", None)
     return others is not None and bool(categories.equals(others)) and dtype == other
-
-
-def _rows_of(partials: list[Any]) -> int:
-    return sum(len(partial["groups"]) for partial in partials)
-
-
-def _dtypes_of(batch: Batch) -> list[Any]:
-    return _dtypes_of_part(batch[0].part)
-
-
-def _dtypes_of_part(part: Any) -> list[Any]:
-    return [column.dtype for column in (*part.keys, *part.columns)]

@@ -10,9 +10,8 @@ from typing import Any
 from dask_gpuagg.engines import HOST, engine_name
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.reporting.events import Fallback, FellBack, emit
-from dask_gpuagg.streaming.choice import streams
+from dask_gpuagg.streaming.choice import is_as_promised, streams
 from dask_gpuagg.streaming.stream import partials_of
-from dask_gpuagg.streaming.support import is_as_promised
 from dask_gpuagg.tasks.reading import this_task
 
 # Of its memory: three batches are held at a time, and what is read ahead of them.

@@ -7,49 +7,6 @@
 
 namespace gpuagg {
 
-// A table in global memory: `slots` words, then EXTRA_SLOTS for the empty and the null key.
-struct Table {
-    u64* words;
-    char* cells;
-    u32 slots;
-    u32 limit;  // claimed slots after which no more are claimed; probes then end at an empty slot
-};
-
-struct Counters {
-    u32 claimed;   // slots of the global table
-    u32 homeless;  // rows or partial groups that found no place in the global table
-    u32 spilled;   // rows listed for the next stage
-    u32 surprise;  // not 0: the rows are unlike what was expected, so nothing is to be done
-    u32 groups;
-    u32 nulls[OUTPUTS_AT_MOST];  // of each output
-    u32 extras;     // of a dense area: which of the two slots behind it hold a group, as bits
-    u32 doubt;      // not 0: some word may stand for several keys; no kernel clears it
-};
-
-// One argument struct serves all kernels; each reads what it needs.
-struct Args {
-    Counters* counters;
-    Table table;
-    Table target;       // of transfer
-    u32 first;          // row of a launch: columns may lie in pieces, each of which is launched for
-    u32 rows;           // where the rows end: number of the last one and one; of a list its length
-    u32 end;            // of a list: where the piece's rows end
-    u32 shared_slots;   // of a block's own table
-    u32 shared_limit;
-    u32 replicas;       // of a block's accumulators: a power of two
-    u32 slices;         // of a partition: the parts that are expected to fit the table
-    u32 spill_limit;    // a warp that has seen more rows spilled than these stops
-    u32 probes;         // in the global table; none finds a place beyond them
-    u32* spill;         // numbers of rows that found no place in a block's table
-    u32* resume;        // of each warp: the first row it left alone
-    const u32* list;    // of lphga: the rows, instead of all
-    u32* order;         // of collect and write: the slots of the groups, null: the first ones
-    u32* taken;         // of append_others: the groups of the target that the dense area has, or null
-    u32 groups;         // of write and whatever else follows them: how many; of write also COUNTED
-    u32 extras;         // Counters::extras, once the host knows them
-    u32 beside;         // of lphga: not 0 if its rows are what a few partitions did not take
-};
-
 // Where a key is looked for first in a table beside the partitions: rows of one partition have the
 // high bits of their words in common, by which other tables go.
 GPUAGG_INLINE Probe beside(Probe probe) {

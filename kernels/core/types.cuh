@@ -18,6 +18,12 @@ using u128 = unsigned __int128;
 using f32 = float;
 using f64 = double;
 
+}  // namespace gpuagg
+
+#include "structs.cuh"  // made of dask_gpuagg/cuda/query/structs.py
+
+namespace gpuagg {
+
 #define GPUAGG_INLINE __device__ __forceinline__
 
 constexpr u32 WARP = 32;
@@ -36,14 +42,6 @@ template <class A, class B> struct Either<false, A, B> { using Type = B; };
 template <class T> struct Traits {
     static constexpr bool floating = Same<T, f32>::value || Same<T, f64>::value;
     static constexpr bool negative = static_cast<T>(-1) < static_cast<T>(0);
-};
-
-// A column as libcudf lays it out: the mask holds one bit a row, 1 for a value; null where all rows
-// have values.
-struct Column {
-    const void* data;
-    const u32* mask;
-    i64 offset;
 };
 
 // Each value of the input is read once, so it must not push tables out of the caches; but scatters,

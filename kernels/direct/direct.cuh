@@ -9,13 +9,6 @@
 
 namespace gpuagg {
 
-struct Window {
-    u64 base;      // the least unmixed word
-    u32 keys;      // an even number
-    u32 shift;     // of a key's distance to its slot
-    u32* present;  // a bit for each key, where the states are in global memory
-};
-
 GPUAGG_INLINE u32 mark_words(u32 keys) { return (keys + 31) / 32; }
 
 template <class S> struct CountsRows { static constexpr bool value = false; };

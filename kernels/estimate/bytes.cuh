@@ -11,14 +11,6 @@ namespace gpuagg {
 
 constexpr u32 PLACES = 8 * PIECES;
 
-// The last place is the length's.
-struct Seen {
-    u64 least;              // of integers
-    u64 greatest;
-    u32 low[PLACES + 1];
-    u32 below[PLACES + 1];  // how far the greatest is below the greatest byte, or length
-};
-
 template <class T, u32 COLUMN, bool MASKED>
 GPUAGG_INLINE void see(KeyColumn<T, COLUMN, MASKED>, const Column* columns, u64 row, bool is_row,
                        Seen* seen) {

@@ -6,38 +6,22 @@
 
 namespace gpuagg {
 
-constexpr u32 TOLD = 12;  // the numbers of a Summary
-
-struct Expected {
-    u64 least[TOLD];
-    u64 most[TOLD];
-    u64 ends[2 * TOLD_COLUMNS];  // of ranges that keys are numbered by: none of the sample is less
-};
-
 // The work of one thread.
 __global__ void __launch_bounds__(WARP)
     check(const Summary* summary, const __grid_constant__ Expected e, Counters* counters) {
     if (threadIdx.x != 0) return;
     const Summary& s = *summary;
     // counts start one below zero
-    const u64 told[TOLD] = {s.pairs + 1,   s.least,     s.greatest,     s.rows + 1,
+    const u64 told[TOLD_NUMBERS] = {s.pairs + 1,   s.least,     s.greatest,     s.rows + 1,
                             s.distinct + 1, s.once + 1, s.twice + 1,    s.most < 0 ? 0ull : s.most,
                             s.repeats + 1, s.met + 1,   s.hots + 1,     s.falls + 1};
     bool alike = true;
 #pragma unroll
-    for (u32 i = 0; i < TOLD; ++i) alike = alike && e.least[i] <= told[i] && told[i] <= e.most[i];
+    for (u32 i = 0; i < TOLD_NUMBERS; ++i) alike = alike && e.least[i] <= told[i] && told[i] <= e.most[i];
 #pragma unroll
     for (u32 i = 0; i < 2 * TOLD_COLUMNS; ++i) alike = alike && e.ends[i] <= s.ranges[i];
     if (!alike) counters->surprise = 1;
 }
-
-// Keys that a decision keeps out of partitions, and how many rows of the sample they have together, at
-// least.
-struct ExpectedHot {
-    u64 words[HOT_AT_MOST];
-    u32 count;
-    u32 rows;
-};
 
 // Each of them must be in the sample: a group is made of it whether it has rows or not. By one block.
 __global__ void __launch_bounds__(HOT_AT_MOST)

@@ -21,28 +21,6 @@ struct Sample {
     u32 counts[SAMPLE_SLOTS];
 };
 
-struct Summary {
-    u64 pairs;     // of segments that share a key, both ways round and for every key
-    u64 least;     // of unmixed words, from the least signed number on
-    u64 greatest;  // likewise, counted down from the greatest
-    u32 rows;      // sampled rows that belong to a group
-    u32 distinct;
-    u32 once;      // keys seen in one segment
-    u32 twice;     // keys seen in two
-    i32 most;      // rows of the most frequent key, -1 for none
-    u32 repeats;   // rows whose key is that of the row before
-    u32 met;       // keys of each segment, all together
-    u32 hots;      // hot keys, those beyond HOT_TOLD included
-    u32 falls;     // rows whose key is less than that of the row before
-    u64 ranges[2 * TOLD_COLUMNS];  // least and greatest value of each column (range_of.cuh), of keys
-                                   // that may fill their ranges
-};
-
-struct HotSeen {
-    u64 words[HOT_TOLD];
-    u32 counts[HOT_TOLD];
-};
-
 // One block a segment; segments lie evenly over the rows from `first` to `end`.
 template <class Q>
 __global__ void __launch_bounds__(SEGMENT)

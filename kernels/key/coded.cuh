@@ -9,31 +9,6 @@
 
 namespace gpuagg {
 
-// Four bytes of all strings of a column. Bytes past a string's end are 0.
-struct Quad {
-    u32 least, greatest;  // of each byte
-    u32 values[3];        // of the second, third and fourth byte
-    u32 unused;
-    u64 all;              // values of the four together; 1 if they are always the same
-};
-
-// A code is below `all`; where nulls are kept 0 stands for null.
-struct ColumnCode {
-    Quad quad[2 * PIECES];
-    u64 base;      // integers: the least; strings: the least length
-    u64 range;     // the greatest above it
-    u64 all;
-    u64 scale;     // of the word: what the columns behind this one have together
-    u64 tail;      // bits of the last piece, of strings of one length
-    u32 pieces;    // that the longest string has
-    u32 constant;  // a bit for each piece that is always the same
-    u32 nullable;  // of the codes
-    u32 unused;
-};
-struct Codes {
-    ColumnCode column[CODED_COLUMNS];
-};
-
 // The bits that were borrowed in a difference: none at the end of a byte if no byte is less than
 // what is taken from it.
 GPUAGG_INLINE u32 borrowed(u32 from, u32 taken, u32 difference) {

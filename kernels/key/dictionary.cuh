@@ -20,17 +20,6 @@ constexpr u32 DICTIONARY_PROBES = 512;
 // Low half of the word of an empty slot. Rows with this tag find their slots one by one.
 constexpr u32 NO_TAG = static_cast<u32>(EMPTY);
 
-struct Dictionary {
-    u64* words;    // of each slot: the representative's row, 32 bits of the hash; EMPTY if it is free
-    u64* copies;   // of each slot `stride` words: the string's length, its bytes
-    u32* codes;    // of each row: its slot
-    u32* mask;     // of rows: whether they belong to a group; null if all do
-    u32* full;     // not 0: some row found no slot
-    u32 slots;      // whole buckets
-    u32 stride;     // an even number
-    u32 near_room;  // strings whose copies fit a block's own memory, an even number
-};
-
 template <class K> struct OnlyText;
 template <bool KEEP_NULLS, class C> struct OnlyText<ByRow<KEEP_NULLS, C>> {
     using Column = C;

@@ -35,14 +35,11 @@ struct __align__(16) Indexed {
 };
 constexpr u32 HEAD = sizeof(Indexed) / 8;
 
-struct Index {
-    u64* at;
-    u32 slots;
-    u32 stride;  // words of a slot, an even number
-    GPUAGG_INLINE u64* slot(u32 i) const { return at + static_cast<u64>(i) * stride; }
-};
+GPUAGG_INLINE u64* slot_of(const Index& index, u32 i) {
+    return index.at + static_cast<u64>(i) * index.stride;
+}
 GPUAGG_INLINE Indexed look(const Index& index, u32 i) {
-    const ulonglong2 both = __ldg(reinterpret_cast<const ulonglong2*>(index.slot(i)));
+    const ulonglong2 both = __ldg(reinterpret_cast<const ulonglong2*>(slot_of(index, i)));
     return {both.x, static_cast<u32>(both.y), static_cast<u32>(both.y >> 32)};
 }
 
@@ -58,11 +55,11 @@ __global__ void __launch_bounds__(SMALL_BLOCK)
         const u32 from = slot_of_group(a, i);
         const u64 word = a.table.words[from];
         u32 slot = first_slot(static_cast<u32>(word >> 32), index.slots);
-        while (atomicCAS(index.slot(slot), EMPTY, word) != EMPTY)
+        while (atomicCAS(slot_of(index, slot), EMPTY, word) != EMPTY)
             if (++slot == index.slots) slot = 0;
         const auto value = Q::All::read(memory, {from, from});
         const u32 row = Nth<Q::Key::state, typename Q::All>::of(value).x;
-        u64* const made = index.slot(slot);
+        u64* const made = slot_of(index, slot);
         const u64 words = Q::Key::Rows::put_key(columns, row, made + HEAD, index.stride - HEAD);
         made[1] = words << 32 | row;
     }
@@ -115,7 +112,8 @@ __global__ void __launch_bounds__(SMALL_BLOCK)
             const i64 i = static_cast<i64>(base + j * blockDim.x);
             const i64 first = static_cast<i64>(found[j].row);
             if (probe[j].kind != Kind::key || first == i) continue;
-            if (found[j].words) sure = K::Rows::has_key(columns, i, index.slot(slot[j]) + HEAD) && sure;
+            if (found[j].words)
+                sure = K::Rows::has_key(columns, i, slot_of(index, slot[j]) + HEAD) && sure;
             else sure = rows_are_equal<typename K::Rows>(columns, first, i) && sure;
         }
     }

@@ -46,14 +46,6 @@ __global__ void __launch_bounds__(TEXT_TILE)
     if (threadIdx.x == 0) starts[blockIdx.x] = all;
 }
 
-struct Texts {
-    void* offsets;     // one more than groups
-    u8* characters;    // at 8 bytes' alignment
-    u32* mask;         // null for a column without nulls
-    const u64* starts; // of the tiles; null if all strings have one length
-    u32 large;         // not 0 if offsets have 64 bits
-};
-
 GPUAGG_INLINE void put_offset(const Texts& to, u32 i, u64 offset) {
     if (to.large) static_cast<i64*>(to.offsets)[i] = static_cast<i64>(offset);
     else static_cast<i32*>(to.offsets)[i] = static_cast<i32>(offset);

@@ -6,12 +6,6 @@
 
 namespace gpuagg {
 
-// Where a column goes; mask is null for a column that cannot have nulls.
-struct Target {
-    void* data;
-    u32* mask;
-};
-
 template <class... O> struct Outputs {
     static constexpr u32 count = sizeof...(O);
 };

@@ -34,11 +34,11 @@ template <class O, u32 S, u32 COUNT> struct NullOfNone : Output<typename O::T, t
         return Nth<COUNT, L>::of(v).x != 0;
     }
 };
-template <u32 S, class T, u32 COUNT> struct FieldOf : NullOfNone<Field<S, T>, S, COUNT> {};
+template <u32 S, u32 COUNT, class T> struct FieldOf : NullOfNone<Field<S, T>, S, COUNT> {};
 
 // An extreme, back from its ordered bits. COUNT: the valid rows, where the column may have none.
 // A group of NaN alone kept the identity, whose bits are those of a NaN.
-template <u32 S, class T, u32 COUNT> struct Extreme : Output<T, COUNT != NO_STATE, S, COUNT> {
+template <u32 S, u32 COUNT, class T> struct Extreme : Output<T, COUNT != NO_STATE, S, COUNT> {
     template <class L> static GPUAGG_INLINE bool make(const typename L::Value& v, T& out) {
         out = Ordered<T>::back(Nth<S, L>::of(v).x);
         if constexpr (COUNT != NO_STATE) return Nth<COUNT, L>::of(v).x != 0;

@@ -103,8 +103,8 @@ __global__ void __launch_bounds__(THREADS, 1)
         if (take) {
             take = false;
             part = {a.slices - 1, 0};
-            begin = p.begin(partition);
-            end = begin + p.held(partition);
+            begin = begin_of(p, partition);
+            end = begin + held_of(p, partition);
         }
         u32 base = begin + threadIdx.x / WARP * TILE;
         bool fits = true;

@@ -260,11 +260,11 @@ __global__ void __launch_bounds__(FOLD_THREADS, 1)
             take = false;
             // blocks that run side by side take the parts of the same partition
             turn.start(a, ticket);
-            o.begin = p.begin(ticket / a.slices);
-            o.rows = p.held(ticket / a.slices);
+            o.begin = begin_of(p, ticket / a.slices);
+            o.rows = held_of(p, ticket / a.slices);
             const u32 next = upcoming / a.slices;
-            o.next = p.begin(next < p.count ? next : 0);
-            o.next_rows = next < p.count ? p.held(next) : 0;
+            o.next = begin_of(p, next < p.count ? next : 0);
+            o.next_rows = next < p.count ? held_of(p, next) : 0;
         }
         bool fits = true;
         // the trip count is the warp's, so that its lanes meet at every barrier

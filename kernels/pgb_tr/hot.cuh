@@ -15,14 +15,6 @@ constexpr u32 HOT_RANKED = 4;
 // those of more than two inputs, whose values would fill the registers.
 constexpr u32 LISTED_FROM = 16;
 
-struct HotKeys {
-    u64 words[HOT_AT_MOST];  // the hottest first
-    u32 count;
-    u32 buckets;
-    u32 replicas;  // of the states of the hottest: a power of two, a warp's lanes at most
-    u32 extras;    // whether the extra keys go with them
-};
-
 // Which keys are hot: two cells for the two extra keys, then one for each. A key is looked for in one
 // bucket only, which holds the two hottest of those that fall there; the host leaves out the others,
 // whose rows are like all others. So there is no loop, in which a warp would wait for the lane with

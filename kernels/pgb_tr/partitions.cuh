@@ -32,27 +32,18 @@ struct Part {
     }
 };
 
-// Column arrays with room for the rows of each partition. Values lie where the `Columns` of the
-// partitions say, in the places of the input's own columns.
-struct Partitions {
-    Words words;
-    u32* numbers;    // of the rows in the input, where a state asks for them
-    void* validity;  // of each row: one bit for each masked input
-    u32* rows;       // of each partition, those included that found it full
-    u32* ticket;     // the next partition to aggregate
-    const u32* begins;  // where each partition begins, and where the last one ends (room.cuh);
-                        // null: each has room for `capacity` rows
-    u32 count;
-    u32 capacity;
-    u32 most;  // rows that any partition has room for
-    GPUAGG_INLINE u32 begin(u32 i) const { return begins ? begins[i] : i * capacity; }
-    GPUAGG_INLINE u32 room(u32 i) const { return begins ? begins[i + 1] - begins[i] : capacity; }
-    // Rows that found a place.
-    GPUAGG_INLINE u32 held(u32 i) const {
-        const u32 all = rows[i], most = room(i);
-        return all < most ? all : most;
-    }
-};
+// Where a partition begins, how many rows it has room for, and how many have found a place. Values
+// lie where the `Columns` of the partitions say, in the places of the input's own columns.
+GPUAGG_INLINE u32 begin_of(const Partitions& p, u32 i) {
+    return p.begins ? p.begins[i] : i * p.capacity;
+}
+GPUAGG_INLINE u32 room_of(const Partitions& p, u32 i) {
+    return p.begins ? p.begins[i + 1] - p.begins[i] : p.capacity;
+}
+GPUAGG_INLINE u32 held_of(const Partitions& p, u32 i) {
+    const u32 all = p.rows[i], most = room_of(p, i);
+    return all < most ? all : most;
+}
 
 // The inputs of a row: how many, how many of them masked, and the bytes of the widest, which a
 // key's word is among.

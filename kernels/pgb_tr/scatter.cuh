@@ -207,7 +207,7 @@ GPUAGG_INLINE void scatter_rows(const Args& a, const Partitions& p, const Column
         for (u32 i = threadIdx.x; i < p.count; i += THREADS) {
             const u32 n = counts[i];
             if (n == 0) continue;
-            const u32 begin = p.begin(i), room = p.room(i);
+            const u32 begin = begin_of(p, i), room = room_of(p, i);
             const u32 base = atomicAdd(p.rows + i, n);
             over = over || base + n > room;
             counts[i] = begin + (base < room ? base : room) - starts[i];
@@ -221,7 +221,7 @@ GPUAGG_INLINE void scatter_rows(const Args& a, const Partitions& p, const Column
                 const u32 at = route.place(j);
                 if (at == NOWHERE) continue;
                 const u32 partition = W::partition(codes[at], p.count);
-                if (counts[partition] + at >= p.begin(partition) + p.room(partition))
+                if (counts[partition] + at >= begin_of(p, partition) + room_of(p, partition))
                     lost |= 1u << j;
             }
             list_spilled<THREADS>(a, lost, first);
@@ -234,7 +234,7 @@ GPUAGG_INLINE void scatter_rows(const Args& a, const Partitions& p, const Column
                 const Code code = codes[at];
                 const u32 partition = W::partition(code, p.count);
                 const u32 to_row = counts[partition] + at;
-                if (!over || to_row < p.begin(partition) + p.room(partition)) {
+                if (!over || to_row < begin_of(p, partition) + room_of(p, partition)) {
                     route.target[j] = to_row;
                     static_cast<typename W::Stored*>(p.words.data)[to_row] =
                         W::stored(p.words, code);

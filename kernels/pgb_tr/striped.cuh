@@ -83,8 +83,8 @@ __global__ void __launch_bounds__(THREADS, 1)
         // blocks that run side by side take the parts of the same partition
         table.partition = ticket / a.slices;
         table.first = ticket % a.slices * slots;
-        const u32 begin = p.begin(table.partition);
-        const u32 end = begin + p.held(table.partition);
+        const u32 begin = begin_of(p, table.partition);
+        const u32 end = begin + held_of(p, table.partition);
         u32 base = begin + threadIdx.x / WARP * TILE;
         for (; base + TILE <= end; base += stride)
             take_striped<Q, true, UNROLL>(a, p, moved, table, base, end);

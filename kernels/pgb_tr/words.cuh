@@ -6,14 +6,6 @@
 
 namespace gpuagg {
 
-// Where the keys of all partitions lie, and what they are read by.
-struct Words {
-    void* data;
-    u64 base;     // of narrow words and of slots: what they are counted from
-    u64 inverse;  // of slots: 2**64 over the number of partitions, rounded up
-    u32 keys;     // of slots: how many keys there are from `base` on
-};
-
 // The digit is the integer part and the first slot the fraction of the same product, so both
 // follow the order of the mixed keys and any number of partitions will do.
 GPUAGG_INLINE u32 partition_of(u64 word, u32 partitions) {

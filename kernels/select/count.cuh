@@ -49,14 +49,6 @@ struct InMemory {
     GPUAGG_INLINE void end() {}
 };
 
-// Room for the rows inside of brackets. Rows beyond that are counted, but not kept.
-template <class W> struct Kept {
-    W* words;  // null to count only
-    u32* of_row;
-    u32* rows;
-    u32 room;
-};
-
 // The place of a thread's rows among those that the block keeps; all threads call it.
 GPUAGG_INLINE u64 place_of(u32 mine, u32* of_block, u32* all, u32& base) {
     const u32 upto = sum_to_lane(mine);
@@ -74,7 +66,7 @@ GPUAGG_INLINE u64 place_of(u32 mine, u32* of_block, u32* all, u32& base) {
 
 template <class T, u32 THREADS, u32 ITEMS, class C>
 GPUAGG_INLINE void count_sides(const Chunk& a, const Pair<typename Sortable<T>::Word>* brackets,
-                               C counts, const Kept<typename Sortable<T>::Word>& kept) {
+                               C counts, const Inside& kept) {
     using W = typename Sortable<T>::Word;
     constexpr u32 TILE = THREADS * ITEMS;
     __shared__ u32 of_block, base;
@@ -104,7 +96,7 @@ GPUAGG_INLINE void count_sides(const Chunk& a, const Pair<typename Sortable<T>::
         for (u32 j = 0; j < ITEMS; ++j) {
             if (!(inside >> j & 1u)) continue;
             if (at < kept.room) {
-                kept.words[at] = word[j];
+                static_cast<W*>(kept.words)[at] = word[j];
                 kept.of_row[at] = group[j];
             }
             ++at;
@@ -119,7 +111,7 @@ template <class T, u32 THREADS, u32 BLOCKS, u32 ITEMS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     count_in_blocks(const __grid_constant__ Chunk a,
                     const Pair<typename Sortable<T>::Word>* brackets, u64* counts,
-                    const __grid_constant__ Kept<typename Sortable<T>::Word> kept, u32 copies) {
+                    const __grid_constant__ Inside kept, u32 copies) {
     extern __shared__ u64 memory[];
     const InBlock in{reinterpret_cast<u32*>(memory), counts, a.groups, copies};
     count_sides<T, THREADS, ITEMS>(a, brackets, in, kept);
@@ -129,7 +121,7 @@ template <class T, u32 THREADS, u32 BLOCKS, u32 ITEMS>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     count_in_memory(const __grid_constant__ Chunk a,
                     const Pair<typename Sortable<T>::Word>* brackets, u64* counts,
-                    const __grid_constant__ Kept<typename Sortable<T>::Word> kept) {
+                    const __grid_constant__ Inside kept) {
     count_sides<T, THREADS, ITEMS>(a, brackets, InMemory{counts, a.groups}, kept);
 }
 

@@ -5,15 +5,6 @@
 
 namespace gpuagg {
 
-// Rows whose groups are numbered. A selection may take several chunks in turn.
-struct Chunk {
-    Column values;
-    const i32* codes;  // the number of each row's group, -1 for none
-    u32 rows;
-    u32 groups;
-    u32 skips_nan;  // whether NaN is no value
-};
-
 // Two words of a group: the ends of its bracket, or the values on either side of a quantile.
 template <class W> struct alignas(2 * sizeof(W)) Pair {
     W low, high;

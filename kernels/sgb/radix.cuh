@@ -16,18 +16,6 @@ constexpr u32 OWN_ROWS = 1u << 30;     // the rows of the tile itself
 constexpr u32 ROWS_SO_FAR = 2u << 30;  // those of all tiles up to it
 constexpr u32 ROWS_MASK = OWN_ROWS - 1;
 
-struct Pass {
-    const void* words;
-    void* words_to;
-    const void* moved;
-    void* moved_to;
-    const u32* starts;  // of each digit's rows in the output
-    u32* told;          // by each tile of each digit, zero before
-    u32* ticket;        // the next tile, zero before
-    u32 rows;
-    u32 shift;
-};
-
 template <class W> GPUAGG_INLINE u32 digit_of(W word, u32 shift) {
     return static_cast<u32>(word >> shift) & (DIGITS - 1);
 }

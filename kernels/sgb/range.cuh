@@ -8,10 +8,6 @@
 
 namespace gpuagg {
 
-struct Range {
-    u64 low, high;  // of the keys as words that order as they do; low is above high without any
-};
-
 struct alignas(8) Mark {
     u32 bits;
     u32 before;

@@ -8,11 +8,6 @@
 
 namespace gpuagg {
 
-struct Runs {
-    u32* heads;  // of each warp's rows: groups that begin there, then those that began before
-    u32* falls;  // rows that may belong to a group that has ended
-};
-
 // What a warp knows of the row before its next step.
 struct Before {
     u64 word;

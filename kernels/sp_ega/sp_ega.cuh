@@ -12,19 +12,6 @@
 
 namespace gpuagg {
 
-struct Round {
-    u32* rows;           // without a place: `capacity` of them for each warp of the grid
-    u32* left;           // of each warp: how many rows it has
-    u32* free;           // slots that no key held when the round began
-    u32* found;          // free slots; those beyond `room` are not listed
-    u32* lost;           // rows that the round leaves without a place
-    const u32* waiting;  // rows that the round before left
-    u32 capacity;
-    u32 room;
-    u32 number;          // each round has a hash of its own
-    u32 places;          // that a row may look at
-};
-
 // Whether the key has this slot now.
 template <class K>
 GPUAGG_INLINE bool claim(u64* words, u32 slot, u64 held, const Column* columns,

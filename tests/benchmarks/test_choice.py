@@ -18,6 +18,7 @@ from dask_gpuagg.cuda.choice.cost_model import expected_kernel_ms
 from dask_gpuagg.cuda.choice.costs import shipped
 from dask_gpuagg.cuda.choice.decision import Hgb, Lphga
 from dask_gpuagg.cuda.choice.summary import KeySummary
+from dask_gpuagg.cuda.query.forms import CODED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime.driver import Device
@@ -213,7 +214,7 @@ def test_a_later_decision_may_have_fields_that_this_one_has_not(
 def test_the_form_of_strings() -> None:
     query = Query((KeyPart("i32", False, string=True),), False, (), (), ())
     assert choice.as_grouped(query, {"verify": 1.0}) == query
-    assert choice.as_grouped(query, {"make_codes": 1.0}).coded
+    assert choice.as_grouped(query, {"make_codes": 1.0}).form == CODED
     assert choice.as_grouped(QUERY, {}) == QUERY
 
 

@@ -141,7 +141,7 @@ def test_every_arm_is_called(part: str, monkeypatch: pytest.MonkeyPatch) -> None
     engine = "dask_gpuagg.engines.device"
     for module in ("pylibcudf", f"{engine}.layout", f"{engine}.whole_groups"):
         monkeypatch.setitem(sys.modules, module, MagicMock())
-    sys.modules[f"{engine}.layout"].gather.return_value = ["in order"]  # type: ignore[attr-defined]
+    sys.modules[f"{engine}.columns"].gather_columns.return_value = ["in order"]  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, f"{engine}.aggregator", SimpleNamespace(Aggregator=Passed))
     monkeypatch.setattr(kernels, "column", lambda frame, label: MagicMock(name=label))
     monkeypatch.setattr(kernels, "engine_arm", lambda *_, **__: lambda: "a frame")

@@ -1,6 +1,6 @@
 """The specialisations that the tests compile, by name: one table for all of them.
 
-Outputs are written as ``engines/device/asked.py`` writes them. ``COVERING`` names those
+Outputs are written as ``engines/device/aggregator.py`` writes them. ``COVERING`` names those
 that are compiled as for users; the others differ in types alone, and are compiled less optimised.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from dask_gpuagg.cuda.query.forms import BY_ROW, CODED, QUOTIENTS, RANGED, STEPPED, WIDE_RANGED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import (
     EXACT_BINS,
@@ -47,13 +48,25 @@ class Builder:
             self.states.append(state)
         return self.states.index(state)
 
-    def output(self, code: str, ctype: str, nullable: bool = False) -> None:
+    def output(
+        self,
+        policy: str,
+        states: int | tuple[int, ...],
+        ctype: str,
+        nullable: bool = False,
+        constants: tuple[int, ...] = (),
+    ) -> None:
         """A further output."""
-        self.outputs.append(KernelOutput(code, ctype, nullable))
+        states = states if isinstance(states, tuple) else (states,)
+        self.outputs.append(KernelOutput(policy, states, ctype, nullable, constants))
 
     def counted(self, i: int) -> int:
         """The state that counts the values of an input."""
         return self.state("Count", i) if self.inputs[i].masked else self.state("Size")
+
+    def counts(self, i: int) -> tuple[int, ...]:
+        """The same where groups of an input may have no values."""
+        return (self.counted(i),) if self.inputs[i].masked else ()
 
     def add(self, name: str, i: int) -> None:
         """The output of one aggregation of an input."""
@@ -61,55 +74,50 @@ class Builder:
         kind = "Float" if ctype in FLOATS else "Integer"
         wide = "f64" if ctype in FLOATS else "u64" if ctype[0] == "u" else "i64"
         if name == "size":
-            self.output(f"Field<{self.state('Size')}, i64>", "i64")
+            self.output("Field", self.state("Size"), "i64")
         elif name == "count":
-            self.output(f"Field<{self.counted(i)}, i64>", "i64")
+            self.output("Field", self.counted(i), "i64")
         elif name in ("sum", "prod"):
             policy = kind + ("Sum" if name == "sum" else "Product")
-            self.output(f"Field<{self.state(policy, i)}, {wide}>", wide)
+            self.output("Field", self.state(policy, i), wide)
         elif name == "sum or null":
-            code = f"FieldOf<{self.state(kind + 'Sum', i)}, {wide}, {self.counted(i)}>"
-            self.output(code, wide, True)
+            self.output("FieldOf", (self.state(kind + "Sum", i), self.counted(i)), wide, True)
         elif name in ("min", "max"):
-            count = str(self.counted(i)) if masked else "NO_STATE"
+            count = self.counts(i)
             state = self.state(name.capitalize(), i, ctype=ctype)
-            self.output(f"Extreme<{state}, {ctype}, {count}>", ctype, masked)
+            self.output("Extreme", (state, *count), ctype, masked)
         elif name in ("any", "all"):
-            self.output(f"Field<{self.state(name.capitalize(), i)}, u8>", "u8")
+            self.output("Field", self.state(name.capitalize(), i), "u8")
         elif name in ("first", "last"):
             state = self.state(name.capitalize() + "Row", i)
-            self.output(f"RowNumber<{state}, {str(name == 'last').lower()}>", "i32")
+            self.output("RowNumber", state, "i32", constants=(name == "last",))
         elif name == "wide sum":
-            self.output(f"WideField<{self.state('WideSum', i)}>", "i128")
+            self.output("WideField", self.state("WideSum", i), "i128")
         elif name == "wide sum or null":
-            code = f"WideFieldOf<{self.state('WideSum', i)}, {self.counted(i)}>"
-            self.output(code, "i128", True)
+            self.output("WideFieldOf", (self.state("WideSum", i), self.counted(i)), "i128", True)
         elif name == "exact sum":
             state = self.state("ExactSum", i)
-            self.output(f"ExactUsed<{state}>", "i64")
+            self.output("ExactUsed", state, "i64")
             for k in range(EXACT_BINS):
-                self.output(f"ExactBin<{state}, {k}>", "i64")
+                self.output("ExactBin", state, "i64", constants=(k,))
         elif name == "total":
-            count = str(self.counted(i)) if masked else "NO_STATE"
-            self.output(f"ExactTotal<{self.state('ExactSum', i)}, {count}>", "f64", masked)
-            self.output(f"ExactLoss<{self.state('ExactSum', i)}>", "f64")
+            count = self.counts(i)
+            self.output("ExactTotal", (self.state("ExactSum", i), *count), "f64", masked)
+            self.output("ExactLoss", self.state("ExactSum", i), "f64")
         elif name == "total mean":
-            states = f"{self.state('ExactSum', i)}, {self.counted(i)}"
-            self.output(f"ExactMean<{states}, {str(masked).lower()}>", "f64", masked)
+            self.output("ExactMean", (self.state("ExactSum", i), self.counted(i)), "f64", masked)
         elif name == "mean":
-            states = f"{self.state('FloatSum', i)}, {self.counted(i)}"
-            self.output(f"Mean<{states}, {str(masked).lower()}>", "f64", masked)
+            self.output("Mean", (self.state("FloatSum", i), self.counted(i)), "f64", masked)
         elif name == "wide mean":
-            states = f"{self.state('WideSum', i)}, {self.counted(i)}"
-            self.output(f"WideMean<{states}, {ctype}, {str(masked).lower()}>", ctype, masked)
+            self.output("WideMean", (self.state("WideSum", i), self.counted(i)), ctype, masked)
         elif name == "limbs":
-            self.output(f"WideUpper<{self.state('WideSum', i)}>", "i64")
-            self.output(f"WideLower<{self.state('WideSum', i)}>", "i64")
+            self.output("WideUpper", self.state("WideSum", i), "i64")
+            self.output("WideLower", self.state("WideSum", i), "i64")
         elif name in ("var", "std", "sem"):
             power = ("var", "std", "sem").index(name)
-            self.output(f"Spread<{self.state('Moments', i)}, 1, {power}>", "f64", True)
+            self.output("Spread", self.state("Moments", i), "f64", True, (1, power))
         elif name == "population var":
-            self.output(f"Spread<{self.state('Moments', i)}, 0, 0>", "f64", True)
+            self.output("Spread", self.state("Moments", i), "f64", True, (0, 0))
         elif name == "moments":
             self.moments(self.state("Moments", i))
         else:
@@ -117,10 +125,10 @@ class Builder:
 
     def moments(self, state: int) -> None:
         """The three fields of moments."""
-        self.output(f"MomentRows<{state}>", "i64")
-        self.output(f"MomentMean<{state}>", "f64")
-        self.output(f"MomentM2<{state}>", "f64")
-        self.output(f"MomentLoss<{state}>", "f64")
+        self.output("MomentRows", state, "i64")
+        self.output("MomentMean", state, "f64")
+        self.output("MomentM2", state, "f64")
+        self.output("MomentLoss", state, "f64")
 
     @property
     def query(self) -> Query:
@@ -223,8 +231,8 @@ def _single_states() -> Iterator[tuple[str, Query]]:
     merged.moments(merged.state("MergedMoments", *(merged.input(c) for c in ("i64", "f64", "f64"))))
     yield "merged moments alone", merged.query
     limbs = Builder(*INT64)
-    sums = [limbs.state("IntegerSum", limbs.input("i64")) for _ in range(3)]
-    limbs.output(f"LimbMean<{', '.join(map(str, sums))}, i64>", "i64", True)
+    sums = tuple(limbs.state("IntegerSum", limbs.input("i64")) for _ in range(3))
+    limbs.output("LimbMean", sums, "i64", True)
     yield "mean of merged limbs alone", limbs.query
     for ctype in ("i32", "i64", "i128"):
         exact = {(ctype, True): ["wide mean", "wide sum or null"], (ctype, False): ["wide mean"]}
@@ -258,7 +266,7 @@ def _counts() -> Iterator[tuple[str, Query]]:
         yield f"the usual ones by {label}", of(keys, USUAL)
     for label, keys in {"strings": (string(),), "decimal128": (key("i128", True),)}.items():
         for number, wanted in {"1 aggregation": ONE, "the usual ones": USUAL}.items():
-            yield f"{number} by {label}, by row", replace(of(keys, wanted), by_row=True)
+            yield f"{number} by {label}, by row", replace(of(keys, wanted), chosen=BY_ROW)
     for keep_nulls in (False, True):
         nulls = "nulls kept" if keep_nulls else "nulls dropped"
         yield f"large strings as numbers, {nulls}", of((string("i64", True),), {}, keep_nulls).texts
@@ -271,28 +279,26 @@ def _counts() -> Iterator[tuple[str, Query]]:
     for label, keys in ranged.items():
         for keep_nulls in (False, True):
             nulls = "nulls kept" if keep_nulls else "nulls dropped"
-            yield f"ranges of {label}, {nulls}", replace(of(keys, ONE, keep_nulls), ranged=True)
+            yield f"ranges of {label}, {nulls}", replace(of(keys, ONE, keep_nulls), chosen=RANGED)
             if keys == INT64 * 2:
-                steps = replace(of(INT64, USUAL, keep_nulls), ranged=True, stepped=True)
+                steps = replace(of(INT64, USUAL, keep_nulls), chosen=STEPPED)
                 yield f"steps of int64, {nulls}", steps
-                masked = replace(
-                    of((key("i64", True),), ONE, keep_nulls), ranged=True, stepped=True
-                )
+                masked = replace(of((key("i64", True),), ONE, keep_nulls), chosen=STEPPED)
                 yield f"steps of int64 with nulls, {nulls}", masked
                 floats = of((key("f64", True),), ONE, keep_nulls)
                 yield (
                     f"steps of float64 with nulls, {nulls}",
-                    replace(floats, ranged=True, stepped=True),
+                    replace(floats, chosen=QUOTIENTS),
                 )
             if len(keys) > 2:
-                wide = replace(of(keys, ONE, keep_nulls), ranged=True, two_words=True)
+                wide = replace(of(keys, ONE, keep_nulls), chosen=WIDE_RANGED)
                 yield f"two words by ranges of {label}, {nulls}", wide
     days = (key("i64"), key("i32", True))
     for keep_nulls in (False, True):
         nulls = "nulls kept" if keep_nulls else "nulls dropped"
-        steps = replace(of(days, ONE, keep_nulls), ranged=True, stepped=True)
+        steps = replace(of(days, ONE, keep_nulls), chosen=STEPPED)
         yield f"steps of int64 beside int32, {nulls}", steps
-    yield "steps of float32", replace(of((key("f32"),), USUAL), ranged=True, stepped=True)
+    yield "steps of float32", replace(of((key("f32"),), USUAL), chosen=QUOTIENTS)
     coded = {
         "strings": (string(masked=True),),
         "large strings": (string("i64"),),
@@ -301,12 +307,12 @@ def _counts() -> Iterator[tuple[str, Query]]:
     for label, keys in coded.items():
         for keep_nulls in (False, True):
             nulls = "nulls kept" if keep_nulls else "nulls dropped"
-            yield f"codes of {label}, {nulls}", replace(of(keys, ONE, keep_nulls), coded=True)
+            yield f"codes of {label}, {nulls}", replace(of(keys, ONE, keep_nulls), chosen=CODED)
     for keep_nulls in (False, True):
         # before a sample has shown the ranges
         nulls = "nulls kept" if keep_nulls else "nulls dropped"
         yield f"two of a word, {nulls}", of(ranged["two of a word"], USUAL, keep_nulls)
-    yield "20 aggregations by codes", replace(of((string(),), twenty), coded=True)
+    yield "20 aggregations by codes", replace(of((string(),), twenty), chosen=CODED)
     yield "20 aggregations by two words", of((key("i64"), key("i64")), twenty)
 
 

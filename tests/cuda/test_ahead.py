@@ -10,6 +10,7 @@ import pytest
 
 from dask_gpuagg.cuda import ahead
 from dask_gpuagg.cuda.ahead import compile_ahead, likely
+from dask_gpuagg.cuda.query.forms import CODED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KeyPart
 from tests.cuda.choice.test_choose import H200
@@ -49,7 +50,7 @@ def test_keys_side_by_side_and_far_apart() -> None:
 
 def test_strings_as_numbers_of_a_dictionary_or_hashed() -> None:
     rows = 10**8
-    coded = replace(TEXTS, coded=True)
+    coded = replace(TEXTS, chosen=CODED)
     numbers = replace(TEXTS, keys=(KeyPart("u32", False),))
     found = likely(TEXTS, rows, 1_000, H200)
     assert {query for query, _ in found} == {TEXTS, coded, TEXTS.texts, numbers}

@@ -13,15 +13,17 @@ import pytest
 
 from dask_gpuagg.cuda import ahead, attempts
 from dask_gpuagg.cuda.attempts import Attempt
-from dask_gpuagg.cuda.call.call import Args, Counters, Piece, Run
+from dask_gpuagg.cuda.call.call import Piece, Run
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.choose import needed_bytes
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, Partitioned, Sgb
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.dictionary import numbered
-from dask_gpuagg.cuda.keys.codes import Codes
 from dask_gpuagg.cuda.keys.ranges import Numbering
+from dask_gpuagg.cuda.keys.words import Keys
+from dask_gpuagg.cuda.query.forms import BY_ROW, CODED, RANGED
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.structs import Args, Codes, Counters
 from dask_gpuagg.cuda.query.types import KeyPart
 from dask_gpuagg.cuda.runtime.background import KernelsCompiling
 from dask_gpuagg.cuda.sampling import repeat
@@ -79,7 +81,7 @@ def run_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Algorithm], None]:
         monkeypatch.setattr(attempts, "zero", lambda *_: None)
         monkeypatch.setattr(attempts, "make_words", lambda call: call.allocate(8))
         monkeypatch.setattr(attempts, "sampled", lambda *_: False)
-        monkeypatch.setattr(attempts, "narrowed", lambda call, _: (call.query, [], None))
+        monkeypatch.setattr(attempts, "narrowed", lambda call, _: Keys(call.query))
         monkeypatch.setattr(attempts, "remember_out_of_range", lambda *_: None)
         repeat.forget()
 
@@ -242,11 +244,11 @@ def test_another_kernel_where_rows_do_not_admit_the_first(
 
 
 def test_words_in_doubt_give_way_to_rows(run_by: Callable[[Algorithm], None]) -> None:
-    run_by(lambda call, decision: done(decision, doubt=not call.query.by_row))
+    run_by(lambda call, decision: done(decision, doubt=call.query.form != BY_ROW))
     columns: Any = Columns()
     wide = replace(SUM, keys=(KeyPart("i64", False), KeyPart("i64", False)))
     made = attempts.group(columns, wide, "auto", False)
-    assert [call.query.by_row for call in columns.calls[1:]] == [False, True]
+    assert [call.query.form == BY_ROW for call in columns.calls[1:]] == [False, True]
     assert made.call is columns.calls[-1]
     # the words of the first are released before the rows are grouped
     assert [len(call.held) for call in columns.calls[1:]] == [0, 1]
@@ -255,11 +257,11 @@ def test_words_in_doubt_give_way_to_rows(run_by: Callable[[Algorithm], None]) ->
 def test_values_outside_of_the_ranges_are_grouped_by_their_words(
     run_by: Callable[[Algorithm], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_by(lambda call, decision: done(decision, doubt=call.query.ranged))
+    run_by(lambda call, decision: done(decision, doubt=call.query.form == RANGED))
     told: list[Any] = []
     monkeypatch.setattr(attempts, "remember_out_of_range", lambda *of: told.append(of))
     monkeypatch.setattr(
-        attempts, "narrowed", lambda call, _: (replace(call.query, ranged=True), [], None)
+        attempts, "narrowed", lambda call, _: Keys(replace(call.query, chosen=RANGED))
     )
     columns: Any = Columns()
     wide = replace(SUM, keys=(KeyPart("i64", False), KeyPart("i64", False)))
@@ -281,7 +283,7 @@ def test_strings_outside_of_near_codes_are_grouped_by_wider_ones(
     monkeypatch.setattr(
         attempts,
         "narrowed",
-        lambda call, _: (replace(call.query, coded=True), [], wide if told else near),
+        lambda call, _: Keys(replace(call.query, chosen=CODED), codes=wide if told else near),
     )
     columns: Any = Columns()
     texts = replace(SUM, keys=(KeyPart("i32", False, string=True), KeyPart("i64", False)))
@@ -298,8 +300,8 @@ def test_numbers_of_combinations_are_tried_first(
     tried: list[bool] = []
 
     def algorithm(call: Any, decision: Decision) -> Any:
-        tried.append(call.query.ranged)
-        return done(decision, doubt=doubt * call.query.ranged)
+        tried.append(call.query.form == RANGED)
+        return done(decision, doubt=doubt * tried[-1])
 
     run_by(algorithm)
     out_of_range: list[Any] = []

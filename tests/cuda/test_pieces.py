@@ -13,14 +13,16 @@ from hypothesis import strategies as st
 
 from dask_gpuagg.cuda import attempts
 from dask_gpuagg.cuda.aggregate import aggregate
+from dask_gpuagg.cuda.algorithms.tables import room_for_spilled
 from dask_gpuagg.cuda.attempts import Attempt
-from dask_gpuagg.cuda.call.call import Args, Call, NeedsWholeColumns
+from dask_gpuagg.cuda.call.call import Call, NeedsWholeColumns
 from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn, Part
-from dask_gpuagg.cuda.call.spilled import room_for_spilled
 from dask_gpuagg.cuda.choice.decision import Sgb, SpEga
 from dask_gpuagg.cuda.choice.summary import SEGMENTS
 from dask_gpuagg.cuda.keys.ranges import Numbering
+from dask_gpuagg.cuda.query.forms import Stepped
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.structs import Args
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.sampling.sample import segments_of
 from tests.cuda.choice.test_choose import H200
@@ -31,7 +33,7 @@ SUM = Query(
     False,
     (ValuePart("f64", True),),
     (KernelState("FloatSum", (0,)),),
-    (KernelOutput("Field<0, f64>", "f64", False),),
+    (KernelOutput("Field", (0,), "f64"),),
 )
 STREAM = SimpleNamespace(__cuda_stream__=lambda: (0, 7))
 
@@ -134,9 +136,9 @@ def test_calls_have_the_columns_that_kernels_read(name: str) -> None:
     query = TABLE[name]
     keys = [DeviceColumn(1, 0, 0)] * len(query.keys)
     part = Part(keys, [DeviceColumn(2, 0, 0)] * len(query.inputs), 10)
-    steps = [5 << 3] * len(keys) if query.stepped else []
+    steps = [5 << 3] * len(keys) if isinstance(query.form, Stepped) else []
     numbering = Numbering(query, [(5, 7)] * len(keys), steps)
-    ranges = numbering.columns if query.ranged else []
+    ranges = numbering.columns if query.extra_columns > query.form.made_words else []
     call = Columns([part], H200, STREAM, None).call(query, ranges)
     assert len(call.columns) == columns_in_source(query)
     # the ranges come last, behind the columns of made words

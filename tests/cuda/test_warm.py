@@ -8,7 +8,6 @@ import dask
 import pytest
 
 from dask_gpuagg.cuda import warm
-from dask_gpuagg.cuda.query import common
 from dask_gpuagg.cuda.query.instantiations import TranslationUnit
 from dask_gpuagg.cuda.runtime import driver
 from dask_gpuagg.cuda.runtime.compiler import compile_source
@@ -23,7 +22,7 @@ WRONG = TranslationUnit("__global__ void f() { no_such_thing(); }\n", {})
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """One kind of key, and little to compile for it."""
-    monkeypatch.setattr(warm, "KEYS", {"int64": common.KEYS["int64"]})
+    monkeypatch.setattr(warm, "KEYS", {"int64": warm.KEYS["int64"]})
     monkeypatch.setattr(warm, "units_of", lambda keys, everything: [TINY])
     monkeypatch.setattr(warm, "_of_values", list)
 
@@ -89,11 +88,11 @@ def test_without_a_directory_nothing_is_compiled(capsys: pytest.CaptureFixture[s
 def test_queries_are_those_of_the_specialisations() -> None:
     """Which are written as the device engine writes them."""
     for key, name in {"int64": "int64", "string": "strings"}.items():
-        queries = {made.query for made in common.common(key)}
+        queries = {made.query for made in warm.common(key)}
         assert {TABLE[f"1 aggregation by {name}"], TABLE[f"5 aggregations by {name}"]} <= queries
 
 
-@pytest.mark.parametrize("key", common.KEYS)
+@pytest.mark.parametrize("key", warm.KEYS)
 def test_all_units_are_more_and_none_comes_twice(key: str) -> None:
     few, every = ([*warm.units_of(key, everything)] for everything in (False, True))
     for units in (few, every):
@@ -109,7 +108,7 @@ def test_all_units_are_more_and_none_comes_twice(key: str) -> None:
 @pytest.mark.parametrize("key", ["int64", "two int64"])
 @pytest.mark.parametrize("of_rows", [True, False], ids=["rows", "partials"])
 def test_common_queries_compile(key: str, of_rows: bool) -> None:
-    queries = [made.query for made in common.common(key) if made.of_rows == of_rows]
-    assert len(set(queries)) >= len(common.AGGREGATIONS)
+    queries = [made.query for made in warm.common(key) if made.of_rows == of_rows]
+    assert len(set(queries)) >= len(warm.AGGREGATIONS)
     for query in set(queries):
         assert compile_source(query.source("core"), "sm_90").code

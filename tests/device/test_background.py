@@ -121,9 +121,9 @@ def test_rows_for_which_memory_does_not_suffice_wait(
 
 
 def test_rows_that_would_be_sorted_wait(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dask_gpuagg.engines.device import calls
+    from dask_gpuagg.engines.device import aggregator
 
-    monkeypatch.setattr(calls, "_SORTED_AT_MOST", 0)
+    monkeypatch.setattr(aggregator, "_SORTED_AT_MOST", 0)
     check(query_of("spread").compute(), "spread")
     assert last_runs()[-1].decision.kernel != "libcudf"
 
@@ -140,7 +140,7 @@ def test_a_compiler_that_fails_meanwhile(
 ) -> None:
     """libcudf serves in the end, also where the call has waited for the kernels."""
     from dask_gpuagg.cuda.runtime.compiler import CompileError
-    from dask_gpuagg.engines.device import calls, libcudf
+    from dask_gpuagg.engines.device import aggregator, libcudf
 
     def refuse(*_: Any) -> Any:
         raise CompileError("no such instruction")
@@ -156,7 +156,7 @@ def test_a_compiler_that_fails_meanwhile(
     monkeypatch.setattr(kernels, "cubin", refuse)
     monkeypatch.setattr(libcudf, "aggregate", once)
     if not full:
-        monkeypatch.setattr(calls, "_SORTED_AT_MOST", 0)
+        monkeypatch.setattr(aggregator, "_SORTED_AT_MOST", 0)
     with dask.config.set({"gpuagg.fallback": "silent"}):
         check(query_of("spread").compute(), "spread")
     assert last_runs()[-1].decision.kernel == "libcudf"

@@ -106,7 +106,7 @@ def test_unobserved_categories_have_no_values(npartitions: int) -> None:
 def test_without_the_kernels_that_sort(monkeypatch: pytest.MonkeyPatch) -> None:
     import dask_cudf
 
-    from dask_gpuagg.engines.device import best as module
+    from dask_gpuagg.engines.device import library as module
 
     monkeypatch.setattr(module, "by_kernels", lambda make: None)
     for dtype in ("int8", "uint64", "float64"):

@@ -149,17 +149,17 @@ def test_a_frame_unlike_its_promise_gets_its_columns_converted() -> None:
 
 
 def test_a_frame_for_which_memory_lacks_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dask_gpuagg.engines.device import direct
+    from dask_gpuagg.engines.device import engine
 
     once = iter([True])
-    whole = direct.direct
+    whole = engine.direct
 
     def scarce(*given: Any) -> Any:
         if next(once, False):
             raise MemoryError("std::bad_alloc")
         return whole(*given)
 
-    monkeypatch.setattr(direct, "direct", scarce)
+    monkeypatch.setattr(engine, "direct", scarce)
     frame = rows_of(7)
     assert_like_stock(planned(frame, {"v": ["sum"]})(frame), frame, {"v": ["sum"]})
     assert not list(once)

@@ -186,12 +186,12 @@ def test_partitions_of_other_dtypes() -> None:
 def test_what_adds_up_to_the_values() -> None:
     import cupy as cp
 
-    from dask_gpuagg.engines.device import exact
+    from dask_gpuagg.engines.device import digits
 
     values = cp.asarray(np.random.default_rng(4).integers(0, 2**64 - 1, 9999, dtype=np.uint64))
     values = values.view(cp.float64)
     values = values[cp.isfinite(values)]
-    parts = [part for _, part in exact._parts(values)]
+    parts = [part for _, part in digits._parts(values)]
     assert len(parts) > 10
     # of each value, one part or two that follow each other
     assert bool((sum(parts[::-1]) == values).all())

@@ -23,7 +23,7 @@ def test_each_piece_has_the_rows_of_its_output_in_their_order(
 ) -> None:
     import cudf
 
-    from dask_gpuagg.engines.device.exchange import bucket_of, split
+    from dask_gpuagg.engines.device.tables import bucket_of, split
 
     rows = frame(arrow()).iloc[3:2_000].reset_index(drop=True)
     table = cudf.DataFrame({"k0": rows[key], "s0.sum": rows["i"], "v1": rows["s"]})
@@ -45,7 +45,7 @@ def test_each_piece_has_the_rows_of_its_output_in_their_order(
 def test_integers_have_the_hash_of_their_floats(dtype: str, nulls: bool) -> None:
     import cudf
 
-    from dask_gpuagg.engines.device.exchange import bucket_of
+    from dask_gpuagg.engines.device.tables import bucket_of
 
     values = cudf.Series([0, 1, 2, 100, 7, 1, 0, 3]).astype(dtype)
     floats = values.astype("float64")
@@ -78,7 +78,7 @@ def test_a_merge_expects_at_least_the_groups_of_the_largest_partial(groups: int)
 def test_tables_of_partials_stack_as_cudf_stacks_them() -> None:
     import cudf
 
-    from dask_gpuagg.engines.device.stacking import stack
+    from dask_gpuagg.engines.device.tables import stack
 
     names = ["k", "g", "i", "b", "f", "t", "td", "d64", "s"]
     rows = frame(arrow())[names].reset_index(drop=True)
@@ -96,7 +96,7 @@ def test_tables_of_partials_stack_as_cudf_stacks_them() -> None:
 def test_equal_keys_are_in_one_part(rows: int) -> None:
     import cudf
 
-    from dask_gpuagg.engines.device.exchange import divided
+    from dask_gpuagg.engines.device.tables import hash_partitioned
 
     rng = np.random.default_rng(rows)
     whole = pd.DataFrame(
@@ -104,7 +104,7 @@ def test_equal_keys_are_in_one_part(rows: int) -> None:
     )
     whole["c"] = rng.random(rows)
     table = cudf.from_pandas(whole, nan_as_null=True)
-    pieces = [each.to_pandas() for each in divided(table, 2, 8)]
+    pieces = [each.to_pandas() for each in hash_partitioned(table, 2, 8)]
     assert len(pieces) == 8
     found = pd.concat(pieces, keys=range(8), names=["part", None]).reset_index(0)
     assert sorted(found["c"]) == sorted(whole["c"])

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_gpuagg.cuda.call.call import Counters
+from dask_gpuagg.cuda.query.structs import Counters, Summary
 from dask_gpuagg.cuda.sampling import repeat as expectation
-from dask_gpuagg.cuda.sampling.sample import Numbers, Summary
+from dask_gpuagg.cuda.sampling.sample import Numbers
 from tests.cuda.specialisations import TABLE
 from tests.device.test_kernels import aggregated, assert_equal, by_pandas
 

@@ -219,7 +219,7 @@ def test_columns_of_nothing_but_nulls(other: str) -> None:
     """Their dtype is any: an empty column of Parquet or of JSON has one that says nothing."""
     import cudf
 
-    from dask_gpuagg.engines.device.stacking import aligned
+    from dask_gpuagg.engines.device.tables import aligned
 
     values: list[Any] = [3, 4, None, 5]
     if other in ("object", "category"):

@@ -42,7 +42,7 @@ def test_only_what_was_lost_is_made_again() -> None:
     import cudf
 
     from dask_gpuagg.decomposition import make_plan
-    from dask_gpuagg.engines.device.moments import repaired_partials, repaired_rows
+    from dask_gpuagg.engines.device.digits import repaired_partials, repaired_rows
     from dask_gpuagg.plan import Column, Requested
 
     columns = [Column("k", np.dtype("int64")), Column("x", np.dtype("float64"))]
@@ -82,9 +82,9 @@ def test_only_what_was_lost_is_made_again() -> None:
 
 @pytest.fixture
 def everything_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dask_gpuagg.engines.device import moments
+    from dask_gpuagg.engines.device import digits
 
-    monkeypatch.setattr(moments, "LOSS_AT_MOST", 0.0)
+    monkeypatch.setattr(digits, "LOSS_AT_MOST", 0.0)
 
 
 def small() -> pd.DataFrame:

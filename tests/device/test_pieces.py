@@ -73,8 +73,7 @@ def grouped(keys: list[Any], v: Any, w: Any, kernel: str, keep_nulls: bool) -> t
 def test_like_whole_columns(keys: str, nulls: bool, kernel: str) -> None:
     import cudf
 
-    from dask_gpuagg.engines.device.columns import view
-    from dask_gpuagg.engines.device.pieces import Pieces
+    from dask_gpuagg.engines.device.columns import Pieces, view
 
     parts = frames(KEYS[keys], nulls)
     labels = [label for label in parts[0].columns if label in "kl"]
@@ -94,8 +93,7 @@ def test_like_whole_columns(keys: str, nulls: bool, kernel: str) -> None:
 
 def test_rows_that_find_no_place_are_looked_up_in_every_piece() -> None:
     """The table in shared memory is full after a few rows; the others are listed by number."""
-    from dask_gpuagg.engines.device.columns import view
-    from dask_gpuagg.engines.device.pieces import Pieces
+    from dask_gpuagg.engines.device.columns import Pieces, view
 
     parts = frames(KEYS["many"], False)
     whole = [Pieces([view(p[label]) for p in parts], parts[0][label].dtype) for label in "kvw"]
@@ -109,14 +107,14 @@ def test_one_call_for_all_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     import dask_cudf
 
     from dask_gpuagg import enabled, last_runs
-    from dask_gpuagg.engines.device import pieces, stacking
+    from dask_gpuagg.engines.device import columns, tables
     from dask_gpuagg.frontend import logical
     from dask_gpuagg.tasks.partials import finished_of, inputs_of, partials_of
 
     stacked: list[int] = []
-    copies = pieces.concatenated
-    monkeypatch.setattr(pieces, "_ROWS_OF_A_PIECE", 1)
-    for module in (pieces, stacking):
+    copies = columns.concatenated
+    monkeypatch.setattr(columns, "_ROWS_OF_A_PIECE", 1)
+    for module in (columns, tables):
         monkeypatch.setattr(module, "concatenated", lambda c: stacked.append(len(c)) or copies(c))
     parts = [p for p in frames(KEYS["few"], True) if len(p)]
     whole = cudf.concat(parts, ignore_index=True)
@@ -145,11 +143,11 @@ def test_lost_digits_are_restored_from_pieces(monkeypatch: pytest.MonkeyPatch) -
     import dask_cudf
 
     from dask_gpuagg import enabled
-    from dask_gpuagg.engines.device import pieces
+    from dask_gpuagg.engines.device import columns
     from dask_gpuagg.frontend import logical
     from dask_gpuagg.tasks.partials import finished_of, inputs_of
 
-    monkeypatch.setattr(pieces, "_ROWS_OF_A_PIECE", 1)
+    monkeypatch.setattr(columns, "_ROWS_OF_A_PIECE", 1)
     rng = np.random.default_rng(5)
     values = rng.normal(0, 1, 60_000)
     values[::20_000] = 1e12

@@ -10,7 +10,6 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dask_gpuagg.cuda.algorithms import distinct
 from dask_gpuagg.cuda.algorithms import select as selection
 from dask_gpuagg.cuda.query.tuning import SIDES
 from tests.device.test_kernels import columns_of
@@ -22,7 +21,7 @@ QUANTILES = (0.0, 0.01, 0.37, 0.5, 1.0)
 
 def rows_of(frame: pd.DataFrame, how: str, stopwatch: Any = None) -> tuple[pd.Series, Any]:
     """The keys of the groups, and the rows to be selected from or sorted."""
-    from dask_gpuagg.engines.device.whole_groups import SortedRows
+    from dask_gpuagg.engines.device.groups import SortedRows
 
     keys, codes = encoded(frame, ["k"])
     return keys["k"], SortedRows(codes, len(keys), stopwatch, how)
@@ -33,7 +32,7 @@ def both(frame: pd.DataFrame) -> tuple[pd.Series, Any, Any]:
 
     Groups come in no order: another numbering of the same rows has another one.
     """
-    from dask_gpuagg.engines.device.whole_groups import SortedRows
+    from dask_gpuagg.engines.device.groups import SortedRows
 
     keys, codes = encoded(frame, ["k"])
     select, sort = (SortedRows(codes, len(keys), None, how) for how in ("select", "sort"))
@@ -249,8 +248,8 @@ def test_counts_of_chunks_add_up(skips_nan: bool) -> None:
     from pylibcudf.utils import _get_stream
 
     from dask_gpuagg.cuda.algorithms import sgb
-    from dask_gpuagg.cuda.call.call import ColumnStruct
-    from dask_gpuagg.engines.device.layout import view_of
+    from dask_gpuagg.cuda.query.structs import ColumnStruct
+    from dask_gpuagg.engines.device.columns import view_of
 
     rng = np.random.default_rng(8)
     groups, n, q = 300, 60_000, 0.3
@@ -329,7 +328,7 @@ def test_distinct_special_values_as_sorted(name: str) -> None:
 
 
 def test_a_full_table_is_followed_by_a_sort(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distinct, "TABLE_BYTES", 4_096)
+    monkeypatch.setattr(selection, "TABLE_BYTES", 4_096)
     rng = np.random.default_rng(11)
     frame = pd.DataFrame({"k": rng.integers(0, 5, ROWS), "v": rng.normal(size=ROWS)})
     keys, rows = rows_of(frame, "select")

@@ -42,7 +42,7 @@ def as_dict(result: Any, levels: int) -> dict[Any, Any]:
 def test_categories_of_a_slice_as_values(values: list[Any], start: int) -> None:
     import cudf
 
-    from dask_gpuagg.engines.device.stacking import of_categories
+    from dask_gpuagg.engines.device.tables import of_categories
 
     whole = cudf.Series(categories(values)["c"])
     for stop in (start, start + 1, ROWS):
@@ -55,7 +55,7 @@ def test_categories_of_a_slice_as_values(values: list[Any], start: int) -> None:
 def test_no_categories_at_all() -> None:
     import cudf
 
-    from dask_gpuagg.engines.device.stacking import of_categories
+    from dask_gpuagg.engines.device.tables import of_categories
 
     nothing = cudf.Series(pd.Categorical([None, None], categories=[]))
     assert of_categories(nothing).to_arrow().to_pylist() == [None, None]

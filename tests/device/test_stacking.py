@@ -31,7 +31,7 @@ def partition(rows: int, seed: int, nulls: bool) -> Any:
 def test_like_concat(rows: int, nulls: bool, sliced: bool) -> None:
     import cudf
 
-    from dask_gpuagg.engines.device.stacking import stacked
+    from dask_gpuagg.engines.device.tables import stacked
 
     # one of the partitions is empty, and only one has nulls
     frames = [partition(n, i, nulls and i == 1) for i, n in enumerate([rows, rows // 2, 0, rows])]
@@ -46,7 +46,7 @@ def test_like_concat(rows: int, nulls: bool, sliced: bool) -> None:
 
 
 def test_one_partition_is_itself() -> None:
-    from dask_gpuagg.engines.device.stacking import stacked
+    from dask_gpuagg.engines.device.tables import stacked
 
     frame = partition(ROWS, 0, False)
     (made,) = stacked([[frame["int64"]]])
@@ -58,7 +58,7 @@ def test_bytes_of_columns() -> None:
     import cudf
     import pandas as pd
 
-    from dask_gpuagg.engines.device.stacking import bytes_of
+    from dask_gpuagg.engines.device.tables import bytes_of
 
     text = cudf.Series(pd.Series(["a", "bb", None], dtype="str"))
     category = text.astype("category")

@@ -20,9 +20,9 @@ SUM = {"f": ["sum"]}
 
 @pytest.fixture(autouse=True)
 def _of_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dask_gpuagg.cuda.keys import steps
+    from dask_gpuagg.cuda.keys import ranges
 
-    monkeypatch.setattr(steps, "STEPPED_ROWS", 0)
+    monkeypatch.setattr(ranges, "STEPPED_ROWS", 0)
 
 
 def frame_of(keys: Any, seed: int = 1) -> pd.DataFrame:
@@ -160,8 +160,7 @@ def test_days() -> None:
 def test_columns_in_pieces(keys: Any, nulls: bool) -> None:
     import cudf
 
-    from dask_gpuagg.engines.device.columns import view
-    from dask_gpuagg.engines.device.pieces import Pieces
+    from dask_gpuagg.engines.device.columns import Pieces, view
 
     parts = frames(keys, nulls)
     whole = cudf.concat(parts, ignore_index=True)
@@ -182,13 +181,14 @@ def test_columns_in_pieces(keys: Any, nulls: bool) -> None:
 def forms(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each call's keys were numbered by steps."""
     from dask_gpuagg.cuda import attempts
+    from dask_gpuagg.cuda.query.forms import Stepped
 
     made: list[bool] = []
     narrowed = attempts.narrowed
 
     def recorded(*of: Any) -> Any:
         found = narrowed(*of)
-        made.append(found[0].stepped)
+        made.append(isinstance(found.query.form, Stepped))
         return found
 
     monkeypatch.setattr(attempts, "narrowed", recorded)

@@ -317,7 +317,7 @@ def test_a_stream_without_a_pool_takes_one_and_gives_it_back() -> None:
     import rmm
 
     from dask_gpuagg.cuda.runtime.driver import bindings, checked, current_device
-    from dask_gpuagg.streaming import pool
+    from dask_gpuagg.streaming import gpu
 
     rng = np.random.default_rng(9)
     rows = 2_000_000
@@ -331,7 +331,7 @@ def test_a_stream_without_a_pool_takes_one_and_gives_it_back() -> None:
     finally:
         rmm.mr.set_current_device_resource(before)
     assert_same(ours.sort_index(), whole.groupby("k").x.agg(["sum", "count"]), rtol=1e-9, atol=1e-9)
-    made = pool._pools[current_device().ordinal]
+    made = gpu._pools[current_device().ordinal]
     assert made is not None
     driver = bindings()
     names = driver.CUmemPool_attribute

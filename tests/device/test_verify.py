@@ -14,14 +14,14 @@ from tests.device.test_kernels import aggregated, assert_equal, by_pandas
 def test_words_that_change_meanwhile_end_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     """No group has these words: the rows are grouped again by their keys themselves."""
     from dask_gpuagg.cuda import attempts
+    from dask_gpuagg.cuda.query.forms import HASHED
     from dask_gpuagg.cuda.runtime.driver import fill
 
     original, changed = attempts.verified, []
 
     def spoiled(call: Any, counters: Any) -> Any:
         words = call.columns[len(call.columns) - 1].data
-        assert call.query.made_words
-        assert not call.query.ranged
+        assert call.query.form == HASHED
         fill(words, 0x11, 8 * call.rows, call.handle)
         changed.append(call.rows)
         return original(call, counters)

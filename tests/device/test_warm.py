@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dask_gpuagg.cuda.query import common
+from dask_gpuagg.cuda import warm
 from dask_gpuagg.cuda.runtime import kernels
 from dask_gpuagg.worker.warmup import examples_of
 
@@ -22,7 +22,7 @@ SPECS: dict[str, dict[str, list[str]]] = {
     "mean of float64": {"a": ["mean"]},
     "mean and std of float64": {"a": ["mean", "std"]},
     "five": {"a": ["sum", "count", "min", "max"], "c": ["mean"]},
-    common.WHOLE: {"a": ["median"]},
+    warm.WHOLE: {"a": ["median"]},
 }
 BY = {"int64": ["k"], "int32": ["j"], "string": ["s"], "two int64": ["k", "l"]}
 
@@ -37,7 +37,7 @@ def rows() -> pd.DataFrame:
 
 
 def test_every_aggregation_is_tried() -> None:
-    assert list(SPECS) == [*common.AGGREGATIONS, common.WHOLE]
+    assert list(SPECS) == [*warm.AGGREGATIONS, warm.WHOLE]
 
 
 @pytest.mark.parametrize("key", BY)
@@ -60,4 +60,4 @@ def test_queries_are_those_of_the_engine(key: str) -> None:
         engine.direct(keys, columns, plan, engine.shape_of(example.meta))
         merged = engine.combine([partial, partial], plan)
         engine.finalize([merged], plan, example.meta)
-    assert {made.query for made in common.common(key)} <= set(kernels.known())
+    assert {made.query for made in warm.common(key)} <= set(kernels.known())

@@ -8,8 +8,7 @@ import pandas as pd
 
 from dask_gpuagg.engines.host import engine as host
 from dask_gpuagg.plan import Plan
-from dask_gpuagg.streaming.batches import Batch, Sizes
-from dask_gpuagg.streaming.columns import TEXT, image_of, restored, restored_text
+from dask_gpuagg.streaming.batches import TEXT, Batch, Sizes, image_of, restored, restored_text
 
 
 class FakeDevice:

@@ -17,9 +17,100 @@ from dask_gpuagg.plan import Column, Plan, Requested
 from dask_gpuagg.reporting.events import FellBack, listening
 from dask_gpuagg.streaming import stream
 from dask_gpuagg.streaming.batches import Sizes
-from dask_gpuagg.streaming.stream import partials_of
+from dask_gpuagg.streaming.stream import Tables, loads, partials_of, parts_of
 from dask_gpuagg.tasks.partials import inputs_of
 from tests.streaming.fake import FakeDevice
+
+
+@pytest.mark.parametrize(("groups", "capacity"), [(10**6, 50_000), (10**5, 20_000), (4_000, 900)])
+def test_no_part_has_more_groups_than_fit(groups: int, capacity: int) -> None:
+    parts = parts_of(groups, capacity)
+    rng = np.random.default_rng(groups)
+    for _ in range(20):
+        assert np.bincount(rng.integers(0, parts, groups)).max() < capacity
+    # about e times as many as would hold them if all were equal
+    assert groups / capacity < parts <= 3 * groups / capacity + 1
+
+
+def test_the_bound_at_its_ends() -> None:
+    assert parts_of(100, 100) == 1
+    assert parts_of(0, 1) == 1
+    assert parts_of(10**12, 1) == 256
+    assert parts_of(10**9, 10**8) == 28
+
+
+@given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 100))
+def test_loads(rows: list[int], capacity: int) -> None:
+    found = loads(rows, capacity)
+    assert [part for load in found for part in load] == [i for i, n in enumerate(rows) if n]
+    sizes = [sum(rows[part] for part in load) for load in found]
+    for load, size in zip(found, sizes, strict=True):
+        assert len(load) == 1 or size <= capacity
+    for size, following in zip(sizes, found[1:], strict=False):
+        assert size + rows[following[0]] > capacity
+
+
+class Sets:
+    """A device whose tables are lists of numbers."""
+
+    def __init__(self, refused: int | None = None) -> None:
+        self.refused = refused
+        self.rows = len
+
+    def merged(self, tables: list[Any], plan: Any) -> Any:
+        if [self.refused] in tables:
+            raise MemoryError
+        return sorted(set().union(*tables))
+
+    def divided(self, table: Any, plan: Any, parts: int) -> list[Any]:
+        assert parts == stream.PARTS
+        return [[k for k in table if k % 2 == p] for p in (0, 1)]
+
+
+def tables_of(device: Any) -> Tables:
+    return Tables(device, plan_of(frame(1, 1)))
+
+
+def test_tables_of_parts_merge_part_by_part() -> None:
+    tables = tables_of(Sets())
+    assert not tables
+    tables.add([[1, 2, 3]])
+    assert not tables.can_merge
+    tables.add([[2, 4]])
+    assert tables.merge() == 4
+    assert list(tables) == [[1, 2, 3, 4]]
+    assert tables.merged_rows == 4
+    tables.divide()
+    assert len(tables.parts) == 2
+    assert not tables.can_merge
+    tables.add([[2, 6], [7]])
+    tables.merge()
+    assert tables.parts == [[[2, 4, 6]], [[1, 3, 7]]]
+    assert tables.merged_rows == 6
+    assert tables.take() == [[2, 4, 6], [1, 3, 7]]
+    assert len(tables.parts) == 1
+    assert not tables
+
+
+def test_parts_that_have_merged_stay_so_where_memory_lacks() -> None:
+    tables = tables_of(Sets(refused=2))
+    tables.add([[1], [2]])
+    tables.add([[3], [4]])
+    with pytest.raises(MemoryError):
+        tables.merge()
+    assert tables.parts == [[[1, 3]], [[2], [4]]]
+    assert tables.can_merge
+
+
+def test_tables_of_other_parts_follow_only_where_none_is_held() -> None:
+    tables = tables_of(Sets())
+    tables.add([[1], [2]])
+    with pytest.raises(ValueError, match="zip"):
+        tables.add([[3]])
+    tables.take()
+    tables.add([[3]])
+    assert list(tables) == [[3]]
+
 
 ASKED = ("sum", "count", "min", "max", "first", "last", "var", "mean", "size")
 

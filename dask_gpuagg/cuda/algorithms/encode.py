@@ -6,8 +6,10 @@ import ctypes
 import math
 from typing import Any
 
-from dask_gpuagg.cuda.call.call import Call, Target
+from dask_gpuagg.cuda.call.call import Call
+from dask_gpuagg.cuda.query.forms import PACKED
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.structs import Range, Target
 from dask_gpuagg.cuda.query.tuning import (
     ENCODE_THREADS,
     EXTRA_SLOTS,
@@ -24,16 +26,10 @@ _NARROW = 4
 _ENTRY_BYTES = 16
 
 
-class Range(ctypes.Structure):
-    """``Range`` of kernels/sgb/range.cuh."""
-
-    _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
-
-
 def may_be_narrow(query: Query) -> bool:
     """Whether the groups can be numbered by the range of the keys."""
     nulls = query.keep_nulls and any(key.nullable for key in query.keys)
-    return query.family == "Packed" and not nulls and not query.outputs
+    return query.form == PACKED and not nulls and not query.outputs
 
 
 def encode(call: Call, groups: int, order: int = 0) -> Any:

@@ -8,77 +8,35 @@ from typing import NamedTuple
 
 from dask_gpuagg.cache import OfObjects
 from dask_gpuagg.cuda.algorithms.output import columns_for, no_targets, targets_of
-from dask_gpuagg.cuda.call.call import (
-    Args,
-    Call,
-    ColumnStruct,
-    Counters,
-    NeedsWholeColumns,
-    Run,
-    Table,
-    Target,
-    reset,
-    run_of,
-    table_of,
-    zero,
-)
-from dask_gpuagg.cuda.call.spilled import take_listed
+from dask_gpuagg.cuda.algorithms.tables import take_listed
+from dask_gpuagg.cuda.call.call import Call, NeedsWholeColumns, Run, reset, run_of, table_of, zero
 from dask_gpuagg.cuda.choice import partitions as partitioning
 from dask_gpuagg.cuda.choice import skew
 from dask_gpuagg.cuda.choice.decision import Partitioned, Pgb, PgbFold, even, safe_slots
 from dask_gpuagg.cuda.choice.summary import null_slot
 from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.structs import (
+    Args,
+    ColumnStruct,
+    Counters,
+    HotKeys,
+    Partitions,
+    Table,
+    Target,
+    Words,
+)
 from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, OUTPUTS_AT_MOST, ROOM_THREADS, SMALL_BLOCK
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import Device
 from dask_gpuagg.cuda.runtime.kernels import kernels_of
 
 
-class _Words(ctypes.Structure):
-    """``Words`` of kernels/pgb_tr/words.cuh."""
-
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("base", ctypes.c_uint64),
-        ("inverse", ctypes.c_uint64),
-        ("keys", ctypes.c_uint32),
-    ]
-
-
-class _Partitions(ctypes.Structure):
-    """``Partitions`` of kernels/pgb_tr/partitions.cuh."""
-
-    _fields_ = [
-        ("words", _Words),
-        ("numbers", ctypes.c_void_p),
-        ("validity", ctypes.c_void_p),
-        ("rows", ctypes.c_void_p),
-        ("ticket", ctypes.c_void_p),
-        ("begins", ctypes.c_void_p),
-        ("count", ctypes.c_uint32),
-        ("capacity", ctypes.c_uint32),
-        ("most", ctypes.c_uint32),
-    ]
-
-
-class _HotKeys(ctypes.Structure):
-    """``HotKeys`` of kernels/pgb_tr/hot.cuh."""
-
-    _fields_ = [
-        ("words", ctypes.c_uint64 * tuning.HOT_AT_MOST),
-        ("count", ctypes.c_uint32),
-        ("buckets", ctypes.c_uint32),
-        ("replicas", ctypes.c_uint32),
-        ("extras", ctypes.c_uint32),
-    ]
-
-
 class _Copies(NamedTuple):
     """Rows in partitions: these, their columns, and the call whose kernels move and read them."""
 
     call: Call
-    partitions: _Partitions
+    partitions: Partitions
     columns: ctypes.Array[ColumnStruct]
 
 
@@ -213,8 +171,8 @@ def _scatter(decision: Partitioned, copies: _Copies) -> None:
 _hot_words: OfObjects[ctypes.Array[ctypes.c_uint64]] = OfObjects(8)
 
 
-def _hot_keys(query: Query, decision: Partitioned) -> _HotKeys:
-    return _HotKeys(
+def _hot_keys(query: Query, decision: Partitioned) -> HotKeys:
+    return HotKeys(
         _hot_words.of(decision, lambda: (ctypes.c_uint64 * tuning.HOT_AT_MOST)(*decision.hot)),
         len(decision.hot),
         # where there is no such table, one in which nothing is found
@@ -224,7 +182,7 @@ def _hot_keys(query: Query, decision: Partitioned) -> _HotKeys:
     )
 
 
-def _lay_out(call: Call, decision: Partitioned, partitions: _Partitions) -> None:
+def _lay_out(call: Call, decision: Partitioned, partitions: Partitions) -> None:
     """Room for each partition by a count of its rows."""
     count = decision.partitions
     counts = call.allocate(4 * (2 * count + 1)).ptr
@@ -258,8 +216,8 @@ def _make_copies(call: Call, decision: Partitioned) -> _Copies:
     base = decision.base
     word = 2 if decision.window else 8 if base is None else 4
     inverse = -(-(2**64) // decision.partitions) if decision.window else 0
-    partitions = _Partitions(
-        _Words(array(word), (base or 0) % 2**64, inverse, decision.window),
+    partitions = Partitions(
+        Words(array(word), (base or 0) % 2**64, inverse, decision.window),
         array(4) if query.numbered else 0,
         array(1 if masked <= 8 else 4 if masked <= 32 else 8) if masked else 0,
         cursors,
@@ -313,7 +271,7 @@ def _fold(decision: PgbFold, copies: _Copies, targets: ctypes.Array[Target]) -> 
     places = call.allocate(2 * decision.blocks * partitioning.most_rows(decision)).ptr
     # of keys that the words are only a part of
     words = 0
-    if call.query.family == "Wide":
+    if call.query.form.has_witness:
         words = call.allocate(8 * decision.blocks * decision.shared_slots).ptr
     operands = (
         *(call.args, copies.partitions, copies.columns, targets),

@@ -1,4 +1,4 @@
-"""Bring the rows of each group together by a radix sort, and read the sorted rows.
+"""Rows of each group side by side: by a radix sort, or because their keys ascend.
 
 The memory of everything that is returned belongs to the caller.
 """
@@ -11,9 +11,18 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from dask_gpuagg.cuda.call.call import ColumnStruct, Launcher, Target
+from dask_gpuagg.cuda.call.call import Call, Launcher, Run, collect, run_of, table_of
+from dask_gpuagg.cuda.choice.decision import Sgb, even
 from dask_gpuagg.cuda.query.instantiations import CORE, TranslationUnit, sorting
-from dask_gpuagg.cuda.query.tuning import DIGITS, SMALL_BLOCK, SORT_ITEMS, SORT_THREADS
+from dask_gpuagg.cuda.query.structs import ColumnStruct, Counters, Pass, Runs, Target
+from dask_gpuagg.cuda.query.tuning import (
+    DIGITS,
+    RUN_ROWS,
+    SCAN_THREADS,
+    SMALL_BLOCK,
+    SORT_ITEMS,
+    SORT_THREADS,
+)
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch, current_device, fill, read_back
 from dask_gpuagg.cuda.runtime.kernels import Kernels
@@ -39,22 +48,6 @@ class Sorting:
 @cache
 def _kernels(device: Device) -> Kernels:
     return Kernels(Sorting(), device)
-
-
-class Pass(ctypes.Structure):
-    """``Pass`` of kernels/sgb/radix.cuh."""
-
-    _fields_ = [
-        ("words", ctypes.c_void_p),
-        ("words_to", ctypes.c_void_p),
-        ("moved", ctypes.c_void_p),
-        ("moved_to", ctypes.c_void_p),
-        ("starts", ctypes.c_void_p),
-        ("told", ctypes.c_void_p),
-        ("ticket", ctypes.c_void_p),
-        ("rows", ctypes.c_uint32),
-        ("shift", ctypes.c_uint32),
-    ]
 
 
 class _Same(ctypes.Structure):
@@ -338,3 +331,59 @@ def segmented(on: Launcher, words: Words, of_row: Words, rows: int, groups: int)
     if groups:
         on.launch("fill_starts", on.spread(groups, SMALL_BLOCK), SMALL_BLOCK, *arguments)
     return Segments(words, of_row, starts.buffer, rows, groups)
+
+
+# ---- runs of equal keys --------------------------------------------------------------------------
+
+_WARPS = SMALL_BLOCK // 32
+
+
+class _Seen(ctypes.Structure):
+    _fields_ = [("groups", ctypes.c_uint32), ("falls", ctypes.c_uint32)]
+
+
+def sgb(call: Call, decision: Sgb) -> tuple[Run, Counters] | None:
+    """Groups of rows whose keys ascend.
+
+    Parameters
+    ----------
+    call : Call
+        Its keys fit one word.
+    decision : Sgb
+
+    Returns
+    -------
+    tuple of Run and Counters, or None
+        None if the rows are not sorted, or a key has an extra slot behind tables.
+    """
+    args = call.args
+    runs, seen = _count(call)
+    if seen.falls:
+        return None
+    args.table = table_of(call, even(max(seen.groups, 2)))
+    slots = args.table.slots
+    call.launch("clear", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
+    call.launch("reduce_runs", _blocks(call), SMALL_BLOCK, args, runs, call.columns)
+    counters = collect(call)
+    # the groups are the first slots, in the order of their keys
+    args.order = None
+    return run_of(call, decision, counters), counters
+
+
+def _blocks(call: Call) -> int:
+    return math.ceil(call.rows / (RUN_ROWS * _WARPS))
+
+
+def _count(call: Call) -> tuple[Runs, _Seen]:
+    """Number the groups of the rows."""
+    tiles = math.ceil(call.rows / RUN_ROWS)
+    heads = call.allocate(4 * (tiles + 2)).ptr
+    totals = heads + 4 * tiles
+    runs = Runs(heads, totals + 4)
+    fill(totals, 0, 8, call.handle)
+    call.launch("count_runs", _blocks(call), SMALL_BLOCK, call.args, runs, call.columns)
+    scanned = ctypes.c_void_p(heads), ctypes.c_uint32(tiles), ctypes.c_void_p(totals)
+    call.launch("scan_tiles", 1, SCAN_THREADS, *scanned)
+    seen = _Seen()
+    read_back(totals, seen, call.handle)
+    return runs, seen

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 
-from dask_gpuagg.cuda.call.call import Call, Counters, Run, collect, reset, run_of, table_of, zero
+from dask_gpuagg.cuda.call.call import Call, Run, collect, reset, run_of, table_of, zero
 from dask_gpuagg.cuda.choice.decision import SpEga, even, safe_slots
+from dask_gpuagg.cuda.query.structs import Counters, Round
 from dask_gpuagg.cuda.query.tuning import SMALL_BLOCK
 
 # Each round leaves at most a share of 1/e of the keys before it without a place, so the last one,
@@ -14,23 +14,6 @@ from dask_gpuagg.cuda.query.tuning import SMALL_BLOCK
 ROUNDS = 8
 # Skewed keys have been seen to be 50 times as many as a sample lets expect.
 GROWTH = 16
-
-
-class _Round(ctypes.Structure):
-    """``Round`` of kernels/sp_ega/sp_ega.cuh."""
-
-    _fields_ = [
-        ("rows", ctypes.c_void_p),
-        ("left", ctypes.c_void_p),
-        ("free", ctypes.c_void_p),
-        ("found", ctypes.c_void_p),
-        ("lost", ctypes.c_void_p),
-        ("waiting", ctypes.c_void_p),
-        ("capacity", ctypes.c_uint32),
-        ("room", ctypes.c_uint32),
-        ("number", ctypes.c_uint32),
-        ("places", ctypes.c_uint32),
-    ]
 
 
 def sp_ega(call: Call, decision: SpEga) -> tuple[Run, Counters] | None:
@@ -67,13 +50,13 @@ def sp_ega(call: Call, decision: SpEga) -> tuple[Run, Counters] | None:
     return run_of(call, decision, counters, spilled=spilled, restarted=grown), counters
 
 
-def first_places(call: Call) -> _Round:
+def first_places(call: Call) -> Round:
     """Every row looks at its first place; those who lose it."""
     args, query = call.args, call.query
     tile = 32 * query.unroll
     blocks = _blocks(call)
     warps = blocks * query.threads // 32
-    losers = _Round()
+    losers = Round()
     losers.capacity = math.ceil(call.rows / (warps * tile)) * tile
     losers.rows = call.allocate(4 * warps * losers.capacity).ptr
     losers.left = call.allocate(4 * warps).ptr
@@ -82,7 +65,7 @@ def first_places(call: Call) -> _Round:
     return losers
 
 
-def next_places(call: Call, losers: _Round) -> None:
+def next_places(call: Call, losers: Round) -> None:
     """Places among the free slots for those who lost their first; who finds none is homeless."""
     args = call.args
     slots = args.table.slots
@@ -100,7 +83,7 @@ def next_places(call: Call, losers: _Round) -> None:
         losers.waiting = losers.lost
 
 
-def _round(call: Call, losers: _Round) -> None:
+def _round(call: Call, losers: Round) -> None:
     slots = call.args.table.slots
     call.launch("list_free", call.spread(slots, 8 * SMALL_BLOCK), SMALL_BLOCK, call.args, losers)
     threads = call.query.threads

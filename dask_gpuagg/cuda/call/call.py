@@ -10,83 +10,14 @@ from typing import Any, NamedTuple
 
 from dask_gpuagg.cuda.choice.decision import Decision
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, OUTPUTS_AT_MOST, SMALL_BLOCK
+from dask_gpuagg.cuda.query.structs import Args, Counters, Table
+from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, SMALL_BLOCK
 from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch, fill, free_bytes, read_back
 from dask_gpuagg.cuda.runtime.kernels import Kernels
 
 Summary = ctypes.Structure | ctypes.Array[Any] | ctypes.c_uint32 | ctypes.c_uint64
 
 _MASK_PADDING = 64
-
-
-class ColumnStruct(ctypes.Structure):
-    """``Column`` of kernels/core/types.cuh."""
-
-    _fields_ = [("data", ctypes.c_void_p), ("mask", ctypes.c_void_p), ("offset", ctypes.c_int64)]
-
-
-class Target(ctypes.Structure):
-    """``Target`` of kernels/output/output.cuh."""
-
-    _fields_ = [("data", ctypes.c_void_p), ("mask", ctypes.c_void_p)]
-
-
-class Table(ctypes.Structure):
-    """``Table`` of kernels/core/query.cuh."""
-
-    _fields_ = [
-        ("words", ctypes.c_void_p),
-        ("cells", ctypes.c_void_p),
-        ("slots", ctypes.c_uint32),
-        ("limit", ctypes.c_uint32),
-    ]
-
-
-class Counters(ctypes.Structure):
-    """``Counters`` of kernels/core/query.cuh."""
-
-    _fields_ = [
-        ("claimed", ctypes.c_uint32),
-        ("homeless", ctypes.c_uint32),
-        ("spilled", ctypes.c_uint32),
-        ("surprise", ctypes.c_uint32),
-        ("groups", ctypes.c_uint32),
-        ("nulls", ctypes.c_uint32 * OUTPUTS_AT_MOST),
-        ("extras", ctypes.c_uint32),
-        ("doubt", ctypes.c_uint32),
-    ]
-
-    @property
-    def total(self) -> int:
-        """Groups, those in the slots behind a dense area included."""
-        return int(self.groups) + int(self.extras).bit_count()
-
-
-class Args(ctypes.Structure):
-    """``Args`` of kernels/core/query.cuh."""
-
-    _fields_ = [
-        ("counters", ctypes.c_void_p),
-        ("table", Table),
-        ("target", Table),
-        ("first", ctypes.c_uint32),
-        ("rows", ctypes.c_uint32),
-        ("end", ctypes.c_uint32),
-        ("shared_slots", ctypes.c_uint32),
-        ("shared_limit", ctypes.c_uint32),
-        ("replicas", ctypes.c_uint32),
-        ("slices", ctypes.c_uint32),
-        ("spill_limit", ctypes.c_uint32),
-        ("probes", ctypes.c_uint32),
-        ("spill", ctypes.c_void_p),
-        ("resume", ctypes.c_void_p),
-        ("list", ctypes.c_void_p),
-        ("order", ctypes.c_void_p),
-        ("taken", ctypes.c_void_p),
-        ("groups", ctypes.c_uint32),
-        ("extras", ctypes.c_uint32),
-        ("beside", ctypes.c_uint32),
-    ]
 
 
 class NeedsWholeColumns(Exception):

@@ -9,8 +9,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cuda.call.call import Call, ColumnStruct, NeedsWholeColumns, Piece
+from dask_gpuagg.cuda.call.call import Call, NeedsWholeColumns, Piece
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.structs import ColumnStruct
 from dask_gpuagg.cuda.query.types import PRESENT
 from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch
 from dask_gpuagg.cuda.runtime.kernels import Kernels, kernels_of
@@ -49,10 +50,6 @@ class Part(NamedTuple):
     rows: int
 
 
-# Of the columns in pieces, keys that are whole in a word: no row is looked at again for its key.
-_IN_PIECES = ("Packed", "Ranged")
-
-
 @dataclass(frozen=True)
 class Columns:
     """What the calls of one group-by have in common, whatever represents the keys.
@@ -89,8 +86,8 @@ class Columns:
             For several parts of a query whose kernels look at rows again.
         """
         parts = [part for part in self.parts if part.rows] or self.parts[:1]
-        if len(parts) > 1 and query.family not in _IN_PIECES:
-            raise NeedsWholeColumns(f"keys that are {query.family}")
+        if len(parts) > 1 and not query.form.is_read_once:
+            raise NeedsWholeColumns(f"keys that are {query.form.name}")
         query, kernels = prepared(query, self.device)
         pieces, first = [], 0
         for part in parts:
@@ -131,8 +128,9 @@ def _structs(
         if kind.string:
             flat.append(ColumnStruct(key.characters, 0, key.size))
     flat += [ColumnStruct(c.data, c.mask, c.offset - first) for c in part.inputs]
-    flat += [ColumnStruct() for _ in range(query.made_words)]
-    flat += extra or [ColumnStruct() for _ in range(query.extra_columns - query.made_words)]
+    words = query.form.made_words
+    flat += [ColumnStruct() for _ in range(words)]
+    flat += extra or [ColumnStruct() for _ in range(query.extra_columns - words)]
     return (ColumnStruct * max(len(flat), 1))(*flat)
 
 

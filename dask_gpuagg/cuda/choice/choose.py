@@ -39,6 +39,7 @@ from dask_gpuagg.cuda.choice.tables import (
     in_window,
     shared_capacity,
 )
+from dask_gpuagg.cuda.query.forms import PACKED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS
 from dask_gpuagg.cuda.runtime.driver import Device
@@ -204,7 +205,7 @@ def _contended(decision: Direct) -> bool:
 
 def _admits_runs(query: Query) -> bool:
     # a null key of 64 bits has no word that could be sorted
-    return query.family == "Packed" and not null_slot(query)
+    return query.form == PACKED and not null_slot(query)
 
 
 def expected_ms(query: Query, rows: int, device: Device, costs: Costs, decision: Decision) -> float:

@@ -36,6 +36,7 @@ from dask_gpuagg.cuda.choice.partitions import (
     writes_columns,
 )
 from dask_gpuagg.cuda.choice.summary import KeySummary
+from dask_gpuagg.cuda.query.forms import CODED, PACKED, Stepped
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import ROOM_OF
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
@@ -164,7 +165,7 @@ def _partitioned(
     left = rows - _hot_rows(rows, decision)
     kernel_ms = {"scatter": _scatter(costs, query, rows, left, decision, tile)}
     if decision.counted:
-        counted = rows / ROOM_OF * (8 if query.made_words else _key_bytes(query))
+        counted = rows / ROOM_OF * (8 if query.form.made_words else _key_bytes(query))
         kernel_ms |= {"count_partitions": counted / costs.bandwidth * 1e-6, "lay_out": 0.0}
     if isinstance(decision, PgbFold):
         kernel_ms["fold"] = _fold(costs, query, left, decision, groups, multiprocessors)
@@ -225,12 +226,12 @@ def _scatter(
     # words that no register has room for are made twice, to count the rows and to move them
     words = 1 if decision.base is not None else 2
     # dividing a key by its step takes as long as reading a column
-    keys = 1 if query.made_words else len(query.keys) * (1 + query.stepped)
+    keys = 1 if query.form.made_words else len(query.keys) * (1 + isinstance(query.form, Stepped))
     loads = words * keys + len(query.copied) + masked
     moves = 1 + len(query.copied) + query.numbered + (masked > 0)
     runs = math.ceil(rows / max(tile, 1)) * decision.partitions * moves
     work = rows * loads * costs.load_ps + moved * moves * costs.move_ps
-    key_bytes = 8 if query.made_words else _key_bytes(query)
+    key_bytes = 8 if query.form.made_words else _key_bytes(query)
     read = words * key_bytes + copied_bytes(query) + masked / 8
     memory = (rows * read + moved * moved_bytes(query, decision)) / costs.bandwidth * 1e-6
     work += (rows - moved) * (costs.find_ps + _update(costs, query, 1.0))
@@ -350,9 +351,9 @@ def _find(
 
 
 def _dense(query: Query, estimate: KeySummary | None, groups: int) -> bool:
-    if estimate is None or query.family not in ("Packed", "Coded"):
+    if estimate is None or query.form not in (PACKED, CODED):
         return False
-    if query.family == "Packed" and len(query.keys) > 1:
+    if query.form == PACKED and len(query.keys) > 1:
         return False
     least, greatest = estimate.bounds
     return greatest - least < _DENSE * groups
@@ -383,7 +384,8 @@ def _overlapped(memory: float, work: float) -> float:
 
 @lru_cache(maxsize=1024)
 def _key_bytes(query: Query) -> int:
-    return 8 * query.made_words if query.made_words else query.row_bytes - _value_bytes(query)
+    words = query.form.made_words
+    return 8 * words if words else query.row_bytes - _value_bytes(query)
 
 
 @lru_cache(maxsize=1024)

@@ -40,6 +40,7 @@ from dask_gpuagg.cuda.choice.skew import (
     largest_in,
 )
 from dask_gpuagg.cuda.choice.summary import KeySummary, null_slot, window
+from dask_gpuagg.cuda.query.forms import BY_ROW, HASHED, PACKED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import Device
@@ -222,7 +223,7 @@ def _by_hash(request: _Request) -> Partitioned | None:
         room = crowded_room(query, device) if crowded else shared_bytes(device)
         most_slots = room // hashed_bytes(query, base) // 2 * 2
         load = _CROWDED_LOAD if crowded else _PARTITION_LOAD
-    if query.family == "ByRow" or most_slots < FEWEST_SLOTS:
+    if query.form == BY_ROW or most_slots < FEWEST_SLOTS:
         return None
     groups = max(1, request.case.groups)
     tables = math.ceil(margin(groups) / (most_slots * load))
@@ -373,9 +374,9 @@ def writes_columns(query: Query, decision: Partitioned) -> bool:
     Their groups are final only if no other rows have the same keys; and strings whose hashes are
     verified need the states for it.
     """
-    if query.family == "Hashed":
+    if query.form == HASHED:
         return False
-    if isinstance(decision, PgbFold) and (query.gathered or not query.folds_outputs):
+    if isinstance(decision, PgbFold) and (query.form.is_gathered or not query.folds_outputs):
         return False
     return not any(nullable for _, nullable in query.columns_out)
 
@@ -394,11 +395,11 @@ def _room(groups: int, rows: int) -> int:
 
 def _base(query: Query, estimate: KeySummary | None) -> int | None:
     """What words are counted from if 32 bits suffice for what they have above it."""
-    if query.family in ("Wide", "Hashed") or estimate is None:  # their words are no numbers
+    if not query.form.has_numbers or estimate is None:
         return None
     least, greatest = estimate.bounds
     # words of fewer than 64 bits are no negative numbers
-    if least >= 0 and greatest < NARROW and query.family == "Packed" and query.word_bits <= 32:
+    if least >= 0 and greatest < NARROW and query.form == PACKED and query.word_bits <= 32:
         return 0
     # as much again on both sides of what the sample saw
     return least - NARROW // 4 if greatest - least < NARROW // 2 else None

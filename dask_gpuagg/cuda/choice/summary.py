@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
+from dask_gpuagg.cuda.query.forms import PACKED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import HOT_AT_MOST
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
@@ -165,7 +166,7 @@ def window(query: Query, estimate: KeySummary | None) -> tuple[int, int] | None:
     tuple of int, or None
         None where nothing is known of the keys' range, or where they have no word of their own.
     """
-    if estimate is None or query.family not in ("Packed", "Coded", "Ranged") or null_slot(query):
+    if estimate is None or not query.form.has_numbers or null_slot(query):
         return None
     least, greatest = estimate.bounds
     if estimate.bounds == ANY_WORD or least > greatest:
@@ -179,5 +180,5 @@ def window(query: Query, estimate: KeySummary | None) -> tuple[int, int] | None:
 
 def null_slot(query: Query) -> bool:
     """Whether the null key has no word, but an extra slot behind the table."""
-    nullable = query.family == "Packed" and query.keep_nulls and query.keys[0].nullable
+    nullable = query.form == PACKED and query.keep_nulls and query.keys[0].nullable
     return nullable and TYPE_BYTES[query.keys[0].ctype] == 8

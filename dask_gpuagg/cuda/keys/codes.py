@@ -9,12 +9,12 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cuda.call.call import Call, Made, Target
+from dask_gpuagg.cuda.call.call import Call, Made
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.summary import BEYOND
 from dask_gpuagg.cuda.query import tuning
+from dask_gpuagg.cuda.query.structs import Codes, ColumnCode, Seen, Target, Texts
 from dask_gpuagg.cuda.query.tuning import (
-    CODED_COLUMNS,
     PIECES,
     SCAN_THREADS,
     SMALL_BLOCK,
@@ -33,77 +33,6 @@ _NEAR = 4
 _PLACES = 8 * PIECES
 # From so many characters on offsets have 64 bits.
 _LARGE = (1 << 31) - 1
-
-
-class Quad(ctypes.Structure):
-    """``Quad`` of kernels/key/coded.cuh."""
-
-    _fields_ = [
-        ("least", ctypes.c_uint32),
-        ("greatest", ctypes.c_uint32),
-        ("values", ctypes.c_uint32 * 3),
-        ("unused", ctypes.c_uint32),
-        ("all", ctypes.c_uint64),
-    ]
-
-
-class ColumnCode(ctypes.Structure):
-    """``ColumnCode`` of kernels/key/coded.cuh."""
-
-    _fields_ = [
-        ("quad", Quad * (2 * PIECES)),
-        ("base", ctypes.c_uint64),
-        ("range", ctypes.c_uint64),
-        ("all", ctypes.c_uint64),
-        ("scale", ctypes.c_uint64),
-        ("tail", ctypes.c_uint64),
-        ("pieces", ctypes.c_uint32),
-        ("constant", ctypes.c_uint32),
-        ("nullable", ctypes.c_uint32),
-        ("unused", ctypes.c_uint32),
-    ]
-
-
-class Codes(ctypes.Structure):
-    """``Codes`` of kernels/key/coded.cuh; one is equal to itself alone.
-
-    Attributes
-    ----------
-    count : int
-        How many keys have a number.
-    near : bool
-        Whether hardly any key has one that the sample has no value of.
-    """
-
-    _fields_ = [("column", ColumnCode * CODED_COLUMNS)]
-    count = 0
-    near = False
-
-    def __hash__(self) -> int:
-        return id(self)
-
-
-class Seen(ctypes.Structure):
-    """``Seen`` of kernels/estimate/bytes.cuh."""
-
-    _fields_ = [
-        ("least", ctypes.c_uint64),
-        ("greatest", ctypes.c_uint64),
-        ("low", ctypes.c_uint32 * (_PLACES + 1)),
-        ("below", ctypes.c_uint32 * (_PLACES + 1)),
-    ]
-
-
-class Texts(ctypes.Structure):
-    """``Texts`` of kernels/output/coded.cuh."""
-
-    _fields_ = [
-        ("offsets", ctypes.c_void_p),
-        ("characters", ctypes.c_void_p),
-        ("mask", ctypes.c_void_p),
-        ("starts", ctypes.c_void_p),
-        ("large", ctypes.c_uint32),
-    ]
 
 
 # ---- which values --------------------------------------------------------------------------------

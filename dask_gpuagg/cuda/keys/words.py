@@ -6,26 +6,24 @@ import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from dask_gpuagg.cuda.call.call import Call, ColumnStruct, Counters
+from dask_gpuagg.cuda.call.call import Call
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.decision import safe_slots
-from dask_gpuagg.cuda.keys.codes import (
-    Codes,
-    bounds_of,
-    codes_of_seen,
-    seen_bytes,
-)
+from dask_gpuagg.cuda.keys.codes import bounds_of, codes_of_seen, seen_bytes
 from dask_gpuagg.cuda.keys.ranges import (
     FILLING,
     is_out_of_range,
+    numbered_by_several_steps,
     packed_ranges,
     range_columns,
     two_word_ranges,
 )
-from dask_gpuagg.cuda.keys.steps import numbered_by_several_steps
 from dask_gpuagg.cuda.query import tuning
+from dask_gpuagg.cuda.query.forms import CODED, HASHED, RANGED, WIDE_RANGED, Form
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.structs import Codes, ColumnStruct, Counters, Index
 from dask_gpuagg.cuda.query.tuning import SMALL_BLOCK
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import fill
@@ -38,8 +36,25 @@ _MOST_WORDS = 16
 _INDEX_BYTES = 32
 
 
-def narrowed(call: Call, slots: bool = True) -> tuple[Query, list[ColumnStruct], Codes | None]:
-    """The query with a narrower representation of its keys, and what this adds.
+class Keys(NamedTuple):
+    """Keys in one form.
+
+    Attributes
+    ----------
+    query : Query
+    columns : sequence of ColumnStruct
+        Base and number of values of every key column, where they are packed by their ranges.
+    codes : Codes, optional
+        Where they are numbered by the bytes that occur.
+    """
+
+    query: Query
+    columns: Sequence[ColumnStruct] = ()
+    codes: Codes | None = None
+
+
+def narrowed(call: Call, slots: bool = True) -> Keys:
+    """The keys in a narrower form, or in their own if no other serves.
 
     Parameters
     ----------
@@ -51,44 +66,39 @@ def narrowed(call: Call, slots: bool = True) -> tuple[Query, list[ColumnStruct],
 
     Returns
     -------
-    query : Query
-        The call's own, if no other representation serves.
-    columns : list of ColumnStruct
-        Base and number of values of every key column, where they are packed by their ranges.
-    codes : Codes or None
-        Where they are numbered by the bytes that occur.
+    Keys
     """
     query = call.query
+    near = not is_out_of_range(query, call.about)
+    rows = call.rows if slots and near else 0
     if query.integral:
-        near, bounds = not is_out_of_range(query, call.about), _bounds(call)
-        stepped = numbered_by_several_steps(call, bounds) if slots and near else None
+        bounds = _bounds(call)
+        stepped = numbered_by_several_steps(call, bounds) if rows else None
         if stepped is not None:
-            return stepped.query, stepped.columns, None
-        ranges = packed_ranges(bounds, call.rows if slots and near else 0)
+            return Keys(stepped.query, stepped.columns)
+        ranges = packed_ranges(bounds, rows)
         if ranges is not None:
-            return replace(query, ranged=True), range_columns(ranges), None
-        bits = two_word_ranges(bounds) if near and query.family == "Hashed" else None
+            return Keys(replace(query, chosen=RANGED), range_columns(ranges))
+        bits = two_word_ranges(bounds) if near and query.form == HASHED else None
         if bits is not None:
-            return replace(query, ranged=True, two_words=True), range_columns(bits), None
+            return Keys(replace(query, chosen=WIDE_RANGED), range_columns(bits))
     elif query.may_be_coded:
-        near = slots and not is_out_of_range(query, call.about)
-        dense = FILLING * call.rows if near else 0
-        codes = codes_of_seen(query.keys, query.keep_nulls, seen_bytes(call), dense)
+        codes = codes_of_seen(query.keys, query.keep_nulls, seen_bytes(call), FILLING * rows)
         if codes is not None:
-            return replace(query, coded=True), [], codes
-    return query, [], None
+            return Keys(replace(query, chosen=CODED), codes=codes)
+    return Keys(query)
 
 
 def representations_of(query: Query) -> list[Query]:
     """The query, and those that ``narrowed`` or ``numbered_by_ranges`` may make of it."""
-    made = [query]
-    if (query.made_words and query.integral) or query.may_fill:
-        made.append(replace(query, ranged=True))
-        if query.family == "Hashed":
-            made.append(replace(query, ranged=True, two_words=True))
+    forms: list[Form] = []
+    if (query.form.made_words and query.integral) or query.may_fill:
+        forms.append(RANGED)
+        if query.form == HASHED:
+            forms.append(WIDE_RANGED)
     if query.may_be_coded:
-        made.append(replace(query, coded=True))
-    return made
+        forms.append(CODED)
+    return [query, *(replace(query, chosen=form) for form in forms)]
 
 
 def _bounds(call: Call) -> list[tuple[int, int]]:
@@ -97,16 +107,6 @@ def _bounds(call: Call) -> list[tuple[int, int]]:
     # as the kernel keeps them, all ones are the bounds of nothing
     call.summarised("ranges", summary.SEGMENTS, tuning.SEGMENT, seen, 0xFF)
     return [bounds_of(seen[2 * i], seen[2 * i + 1]) for i in range(columns)]
-
-
-class Index(ctypes.Structure):
-    """``Index`` of kernels/key/verify.cuh."""
-
-    _fields_ = [
-        ("at", ctypes.c_void_p),
-        ("slots", ctypes.c_uint32),
-        ("stride", ctypes.c_uint32),
-    ]
 
 
 def verified(call: Call, counters: Counters) -> Counters:
@@ -165,8 +165,9 @@ def _mean_bytes(call: Call) -> list[float]:
 def make_words(call: Call) -> None:
     """Fill the columns behind the inputs: the witnesses, the words."""
     query = call.query
-    end = len(call.columns) - (len(query.keys) if query.ranged else 0)
-    for i in range(1, query.made_words + 1):
+    words = query.form.made_words
+    end = len(call.columns) - (query.extra_columns - words)
+    for i in range(1, words + 1):
         call.columns[end - i].data = call.allocate(8 * call.rows).ptr
     blocks = call.spread(call.rows, SMALL_BLOCK)
     call.launch("make_words", blocks, SMALL_BLOCK, call.args, call.columns)

@@ -89,7 +89,7 @@ def _alike(query: Query) -> Query:
         keys = tuple([key._replace(masked=True) for key in query.keys])
         alike = replace(query, keys=keys)
         # of many columns the flags of nulls may not fit the words any more
-        query = alike if alike.family == query.family else query
+        query = alike if alike.form == query.form else query
     few = len(query.inputs) <= _MASKED_AT_MOST
     if few and any(value.masked for value in query.inputs):
         query = replace(query, inputs=tuple([v._replace(masked=True) for v in query.inputs]))
@@ -137,6 +137,8 @@ def _state_key(state: KernelState) -> tuple[int, int, tuple[int, ...], str]:
     return min(state.inputs, default=0), rank, state.inputs, state.ctype or ""
 
 
-def _output_key(output: KernelOutput, kept: Sequence[KernelState]) -> tuple[int, bool, list[int]]:
+def _output_key(
+    output: KernelOutput, kept: Sequence[KernelState]
+) -> tuple[int, bool, tuple[int, ...]]:
     inputs = kept[output.states[0]].inputs
     return min(inputs, default=0), output.policy in _LAST, output.states

@@ -67,6 +67,12 @@ NARROW_WORDS = tuple(f"{kernel}_narrow" for kernel in WHOLE_WORDS)
 SLOTS = ("scatter_striped", "scatter_wide_striped", "aggregate_striped")
 PARTITIONED = (*WHOLE_WORDS, *NARROW_WORDS, *SLOTS)
 FOLDS = ("fold", "fold_narrow", "fold_striped")
+# Of keys whose words are their own bits, and of words that are numbers.
+OF_PACKED_KEYS = ("scan", "range", "runs")
+OF_NUMBERED_KEYS = (
+    *(*NARROW_WORDS, "fold_narrow", "direct_shared", "direct_global"),
+    *(*SLOTS, "fold_striped"),
+)
 _FOLDED_WORDS = ("WholeWords", "NarrowWords", "Striped")
 
 UNITS: dict[str, Instances] = {

@@ -6,14 +6,20 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 from dask_gpuagg.cuda.query import tuning
+from dask_gpuagg.cuda.query.forms import (
+    BY_ROW,
+    HASHED,
+    PACKED,
+    WIDE,
+    Form,
+    form_of_columns,
+    key_bits,
+)
 from dask_gpuagg.cuda.query.instantiations import (
     DICTIONARY,
     FOLDS,
-    NARROW_WORDS,
     PARTITIONED,
-    SLOTS,
     UNITS,
-    WHOLE_WORDS,
     TranslationUnit,
 )
 from dask_gpuagg.cuda.query.types import (
@@ -42,23 +48,14 @@ class Query:
     inputs : tuple of ValuePart
     states : tuple of KernelState
     outputs : tuple of KernelOutput
-    ranged : bool
-        Whether the keys are numbered by the ranges of their columns' values, known from a sample.
-    two_words : bool
-        Whether these numbers take two words.
-    coded : bool
-        Whether they are numbered by the bytes that strings have in each place, known from a
-        sample.
-    by_row : bool
-        Whether keys wider than a word are compared row by row, because words made of them were in
-        doubt.
+    chosen : Form, optional
+        The form of the keys, where a sample of the values has shown another to serve than that of
+        the columns, or words made of the keys were in doubt.
     counting : bool
         Whether the kernels count the slots that rows look at, which slows them down.
     untransformed : bool
         Whether partitions hold the numbers of their rows, by which the values are gathered, instead
         of copies of the values.
-    stepped : bool
-        Whether these ranges are of steps, known from a sample.
     """
 
     keys: tuple[KeyPart, ...]
@@ -66,13 +63,9 @@ class Query:
     inputs: tuple[ValuePart, ...]
     states: tuple[KernelState, ...]
     outputs: tuple[KernelOutput, ...]
-    ranged: bool = False
-    two_words: bool = False
-    coded: bool = False
-    by_row: bool = False
+    chosen: Form | None = None
     counting: bool = False
     untransformed: bool = False
-    stepped: bool = False
 
     # A call looks its kernels up by the query several times, so the hash is kept; it differs in
     # other processes.
@@ -87,38 +80,29 @@ class Query:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
-    def family(self) -> str:
-        """How tables hold the keys: the type in ``kernels/key``.
+    def form(self) -> Form:
+        """How tables hold the keys."""
+        return self.chosen or form_of_columns(self.keys, self.keep_nulls)
 
-        ``Packed`` in one 64-bit word, ``Ranged`` likewise by what their values have above a base,
-        ``Coded`` likewise by the bytes that strings have in each place,
-        ``Wide`` in a word and a witness, 128 bits together (``WideRanged`` by the ranges),
-        ``Hashed`` as a hash that is verified, ``ByRow`` as a row's number.
+    @property
+    def wider(self) -> Query | None:
+        """The query with its keys in the next form that takes more values; None if this takes all.
+
+        Behind a form that was chosen for some values comes that of the columns.
         """
-        if self.ranged:
-            return "Wide" if self.two_words else "Ranged"
-        strings = any(k.string for k in self.keys)
-        bits = sum(8 * TYPE_BYTES[k.ctype] for k in self.keys)
-        flags = sum(k.nullable for k in self.keys) if self.keep_nulls else 0
-        # the null of a single key of 64 bits has an extra slot
-        if not strings and (bits + flags <= 64 or (len(self.keys) == 1 and bits == 64)):
-            return "Packed"
-        if self.by_row:
-            return "ByRow"
-        if self.coded:
-            return "Coded"
-        return "Wide" if not strings and bits + flags <= 128 else "Hashed"
+        if not self.form.may_be_doubted:
+            return None
+        return replace(self, chosen=BY_ROW if self.chosen is None else None)
 
     @cached_property
     def word_bits(self) -> int:
         """Bits of a packed key's word."""
-        flags = sum(k.nullable for k in self.keys) if self.keep_nulls else 0
-        return flags + sum(8 * TYPE_BYTES[k.ctype] for k in self.keys)
+        return key_bits(self.keys, self.keep_nulls)
 
     @cached_property
     def is_by_text(self) -> bool:
         """Whether the key is one column of strings, by the hashes of these."""
-        return self.family == "Hashed" and len(self.keys) == 1 and self.keys[0].string
+        return self.form == HASHED and len(self.keys) == 1 and self.keys[0].string
 
     @cached_property
     def texts(self) -> Query:
@@ -126,13 +110,13 @@ class Query:
 
         It is the same for all aggregations.
         """
-        return Query(self.keys, self.keep_nulls, (), (), (), by_row=True)
+        return Query(self.keys, self.keep_nulls, (), (), (), chosen=BY_ROW)
 
     @cached_property
     def is_of_texts(self) -> bool:
         """Whether it is ``texts`` of some query."""
         one = len(self.keys) == 1 and self.keys[0].string
-        return one and self.by_row and not (self.states or self.outputs)
+        return one and self.form == BY_ROW and not (self.states or self.outputs)
 
     @cached_property
     def may_be_coded(self) -> bool:
@@ -140,52 +124,40 @@ class Query:
         strings = [key.string for key in self.keys]
         fixed = [key for key in self.keys if not key.string]
         few = any(strings) and len(self.keys) <= tuning.CODED_COLUMNS
-        return self.family == "Hashed" and few and all(map(integral, fixed))
+        return self.form == HASHED and few and all(map(integral, fixed))
 
     @cached_property
     def may_fill(self) -> bool:
         """Whether keys that fit a word may be numbered by the combinations of their values."""
         several = 1 < len(self.keys) <= tuning.TOLD_COLUMNS
-        return self.family == "Packed" and several and self.integral
+        return self.form == PACKED and several and self.integral
 
     @cached_property
     def may_be_stepped(self) -> bool:
         """Whether the values of the only key, 64-bit integers or floats, may lie steps apart."""
-        if len(self.keys) > 1 or self.family != "Packed":
+        if len(self.keys) > 1 or self.form != PACKED:
             return False
         # a null of 32 bits has a bit of the word
         return self.keys[0].ctype in ("i64", "f64", *(() if self.keep_nulls else ("f32",)))
 
     @cached_property
-    def gathered(self) -> bool:
-        """Whether key columns come out as the rows to gather them from."""
-        return self.family in ("Hashed", "ByRow")
-
-    @cached_property
     def key_outputs(self) -> int:
         """Columns in which the keys come out: themselves, codes, or rows to gather them from."""
-        return 1 if self.gathered or self.family == "Coded" else len(self.keys)
+        return len(self.keys) if self.form.key_ctype is None else 1
 
     @cached_property
     def columns_out(self) -> tuple[tuple[str, bool], ...]:
         """C types of the columns that come out, keys first, and whether each may have nulls."""
-        keys = tuple((k.ctype, k.nullable and self.keep_nulls) for k in self.keys)
-        if self.gathered:
-            keys = (("i32", False),)
-        elif self.family == "Coded":
-            keys = (("u64", False),)
+        if self.form.key_ctype is not None:
+            keys: tuple[tuple[str, bool], ...] = ((self.form.key_ctype, False),)
+        else:
+            keys = tuple((k.ctype, k.nullable and self.keep_nulls) for k in self.keys)
         return (*keys, *((o.ctype, o.nullable) for o in self.outputs))
-
-    @cached_property
-    def made_words(self) -> int:
-        """Columns of 64 bits that a pass makes of the keys before they are grouped."""
-        return {"Wide": 2, "Hashed": 1, "Coded": 1}.get(self.family, 0)
 
     @cached_property
     def extra_columns(self) -> int:
         """Columns behind keys and inputs: made words, or the ranges of the key columns."""
-        ranges = len(self.keys) * (1 + self.stepped) if self.ranged else 0
-        return self.made_words + ranges
+        return self.form.extra_columns(len(self.keys))
 
     @cached_property
     def integral(self) -> bool:
@@ -200,7 +172,7 @@ class Query:
     @cached_property
     def read(self) -> tuple[ValuePart, ...]:
         """The inputs of the states, the witness of wide keys included."""
-        return (*self.inputs, ValuePart("u64", False)) if self.family == "Wide" else self.inputs
+        return (*self.inputs, ValuePart("u64", False)) if self.form.has_witness else self.inputs
 
     @cached_property
     def copied(self) -> tuple[tuple[int, ValuePart], ...]:
@@ -222,9 +194,7 @@ class Query:
     @cached_property
     def kept(self) -> tuple[KernelState, ...]:
         """The states of a slot: those asked for, then what made words need."""
-        if self.family == "Wide":
-            return (*self.states, KernelState("Witness", (len(self.inputs),)))
-        return (*self.states, KernelState("AnyRow")) if self.family == "Hashed" else self.states
+        return (*self.states, *self.form.states(len(self.inputs)))
 
     @cached_property
     def slot_bytes(self) -> tuple[int, int]:
@@ -242,12 +212,12 @@ class Query:
     def threads(self) -> int:
         """Threads of a block."""
         heavy = sum(3 if s.policy in HEAVY else 1 for s in self.kept)
-        return tuning.block_threads(heavy, self.family == "ByRow")
+        return tuning.block_threads(heavy, self.form == BY_ROW)
 
     @cached_property
     def unroll(self) -> int:
         """Rows that a thread has in flight."""
-        return tuning.unroll(1 if self.made_words else len(self.keys), len(self.read))
+        return tuning.unroll(1 if self.form.made_words else len(self.keys), len(self.read))
 
     @cached_property
     def crowds(self) -> int:
@@ -294,32 +264,18 @@ class Query:
     @cached_property
     def units(self) -> tuple[str, ...]:
         """The units that this query has."""
+        missing = set(self.form.lacks)
         if self.untransformed:  # a call has its other kernels from the query that moves copies
-            if self.family in ("Wide", "Hashed"):
-                return WHOLE_WORDS
-            return PARTITIONED
-        missing = {"words"} if self.family not in ("Wide", "Hashed") else set()
-        if self.family != "Coded":
-            missing.add("codes")
+            return tuple(unit for unit in PARTITIONED if unit not in missing)
         if not self.may_be_coded:
             missing.add("bytes")
-        if self.family not in ("Wide", "Hashed") or not self.integral or self.ranged:
+        if not self.integral or self.form not in (WIDE, HASHED):
             missing.add("ranges")
-        if self.family != "Hashed":
-            missing.add("verify")
         if not self.is_of_texts:
             missing.update(DICTIONARY)
-        if self.family == "ByRow":
-            missing.update(PARTITIONED, ["absorb", "room"])
-        if self.family == "ByRow" or not self.folds:
+        if not self.folds:
             missing.update(FOLDS)
-        if self.family in ("Wide", "Hashed"):
-            missing.update((*NARROW_WORDS, "fold_narrow"))
-        if self.family != "Packed":
-            missing.update(("scan", "range", "runs"))
-        if self.family not in ("Packed", "Coded", "Ranged"):
-            missing.update(("direct_shared", "direct_global", *SLOTS, "fold_striped"))
-        return tuple(u for u in UNITS if u not in missing)
+        return tuple(unit for unit in UNITS if unit not in missing)
 
     def source(self, *units: str) -> TranslationUnit:
         """The translation unit of some of ``units``, or of all."""
@@ -379,20 +335,10 @@ using namespace gpuagg;
             else:
                 inputs.append(f"Input<{value.ctype}, {column}, {_literal(value.masked)}>")
             column += 1
-        arguments = [_literal(self.keep_nulls)]
-        if self.made_words:
-            # the words come last of all columns, the witness is the last input
-            arguments += [str(column), *([str(column - 1)] if self.family == "Wide" else [])]
-            arguments += [str(len(self.states))] if self.family != "Coded" else []
-            column += 1
-        if self.ranged:
-            arguments.append(str(column))
-            column += len(self.keys) * (1 + self.stepped)
-        family = "WideRanged" if self.two_words else self.family
-        if self.stepped:
-            family = "Quotients" if self.keys[0].ctype[0] == "f" else "Stepped"
-        key_type = f"{family}<{', '.join(arguments + keys)}>"
-        return key_type, ", ".join(inputs), max(column, 1)
+        arguments = map(str, self.form.arguments(column, len(self.states)))
+        key_type = ", ".join((_literal(self.keep_nulls), *arguments, *keys))
+        columns = self.first_input + len(self.inputs) + self.extra_columns
+        return f"{self.form.name}<{key_type}>", ", ".join(inputs), max(columns, 1)
 
 
 def _literal(value: bool) -> str:

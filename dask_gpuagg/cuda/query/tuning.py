@@ -32,6 +32,8 @@ SEGMENTS_FROM_BIT = 20
 HOT_ROWS = 8
 HOT_SEGMENTS = 4
 HOT_TOLD = 1024
+# Numbers of a sample that are compared with those of another.
+TOLD_NUMBERS = 12
 # HyperLogLog: bits of the number of registers, and the parts of the keys that are counted apart.
 REGISTERS_BITS = 13
 COUNTED_PARTS = 4

@@ -108,35 +108,42 @@ class KernelState(NamedTuple):
 
 
 class KernelOutput(NamedTuple):
-    """An output policy of ``kernels/output/``: code, its type, whether it has nulls."""
+    """An output policy of ``kernels/output/``.
 
-    code: str
+    Attributes
+    ----------
+    policy : str
+    states : tuple of int
+        Positions of the states that it reads; a count of values comes last.
+    ctype : str
+        Of its values.
+    nullable : bool
+    constants : tuple of int or bool
+        What else the policy takes.
+    """
+
+    policy: str
+    states: tuple[int, ...]
     ctype: str
-    nullable: bool
+    nullable: bool = False
+    constants: tuple[int | bool, ...] = ()
 
     @property
-    def policy(self) -> str:
-        """The name in the code."""
-        return self.code.partition("<")[0]
-
-    @property
-    def arguments(self) -> list[str]:
-        """The template arguments in the code."""
-        return self.code.partition("<")[2].removesuffix(">").split(", ")
-
-    @property
-    def states(self) -> list[int]:
-        """Positions of the states that it reads."""
-        read = [self.arguments[i] for i in _STATE_ARGUMENTS.get(self.policy, (0,))]
-        return [int(argument) for argument in read if argument != "NO_STATE"]
+    def code(self) -> str:
+        """The policy as a C++ type: states, type, whether there are nulls, constants."""
+        arguments = [str(state) for state in self.states]
+        if self.policy in _COUNTED_OR_NOT and not self.nullable:
+            arguments.append("NO_STATE")
+        if self.policy in _TYPED:
+            arguments.append(self.ctype)
+        if self.policy in _TELL_NULLS:
+            arguments.append(str(self.nullable).lower())
+        arguments += [str(constant).lower() for constant in self.constants]
+        return f"{self.policy}<{', '.join(arguments)}>"
 
     def renumbered(self, places: Sequence[int]) -> KernelOutput:
-        """The same output of states that have other positions: ``places``, by the old ones."""
-        arguments = self.arguments
-        for i in _STATE_ARGUMENTS.get(self.policy, (0,)):
-            if arguments[i] != "NO_STATE":
-                arguments[i] = str(places[int(arguments[i])])
-        return self._replace(code=f"{self.policy}<{', '.join(arguments)}>")
+        """The output of states that have other positions: ``places``, by the old ones."""
+        return self._replace(states=tuple(places[state] for state in self.states))
 
 
 # Bins of an ``ExactSum`` (kernels/aggregate/exact_sum.cuh).
@@ -145,11 +152,9 @@ EXACT_BINS = 4
 HEAVY = ("Moments", "MergedMoments", "ExactSum")
 # States of the numbers of rows instead of values.
 OF_NUMBERS = ("FirstRow", "LastRow", "AnyRow")
-# Which of an output's arguments are states.
-_STATE_ARGUMENTS = {
-    "FieldOf": (0, 2), "WideFieldOf": (0, 1), "Extreme": (0, 2), "Mean": (0, 1),
-    "ExactTotal": (0, 1), "ExactMean": (0, 1),
-    "WideMean": (0, 1), "LimbMean": (0, 1, 2),
-}  # fmt: skip
+# Outputs that take their type, that take whether they have nulls, and that count values only then.
+_TYPED = ("Field", "FieldOf", "Extreme", "WideMean", "LimbMean")
+_TELL_NULLS = ("Mean", "WideMean", "ExactMean")
+_COUNTED_OR_NOT = ("Extreme", "ExactTotal")
 # States of a list that the bits of one integer can stand for (kernels/output/outputs.cuh).
 STATES_AS_BITS = 64

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from dask_gpuagg.cuda.query import structs
 from dask_gpuagg.cuda.query.instantiations import TranslationUnit
 from dask_gpuagg.cuda.query.tuning import constants
 from dask_gpuagg.cuda.runtime import disk_cache
@@ -225,14 +226,15 @@ def _run(program: Any, options: Sequence[str]) -> None:
 
 @cache
 def headers() -> dict[str, bytes]:
-    """The files of ``kernels/``, and ``constants.cuh``, by the names that they are included by.
+    """The files of ``kernels/``, and those made here, by the names that they are included by.
 
     Each is read once in a process: what is compiled is what names the entries of the cache, even
     where files change meanwhile.
     """
     paths = sorted(KERNELS.rglob("*.cuh"))
     files = {path.relative_to(KERNELS).as_posix(): path.read_bytes() for path in paths}
-    return {"constants.cuh": constants().encode(), **files}
+    made = {"constants.cuh": constants(), "structs.cuh": structs.header()}
+    return {name: text.encode() for name, text in made.items()} | files
 
 
 @cache

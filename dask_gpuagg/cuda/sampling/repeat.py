@@ -20,9 +20,15 @@ from dask_gpuagg.cuda.call.call import Call, Run
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned
 from dask_gpuagg.cuda.choice.partitions import NARROW
 from dask_gpuagg.cuda.choice.summary import SEGMENTS, KeySummary
-from dask_gpuagg.cuda.keys.ranges import FLOATS, Numbering, forget_out_of_range
-from dask_gpuagg.cuda.keys.steps import float_word, forget_steps
+from dask_gpuagg.cuda.keys.ranges import (
+    FLOATS,
+    Numbering,
+    float_word,
+    forget_out_of_range,
+    forget_steps,
+)
 from dask_gpuagg.cuda.query import tuning
+from dask_gpuagg.cuda.query.structs import Expected, ExpectedHot
 from dask_gpuagg.cuda.query.tuning import HOT_AT_MOST, HOT_ROWS, TOLD_COLUMNS
 from dask_gpuagg.cuda.runtime.kernels import Kernels
 from dask_gpuagg.cuda.sampling.sample import Numbers, Sample
@@ -48,26 +54,6 @@ _FEW_SEGMENTS = HOT_ROWS
 _SPILLED = 1 / 64
 _WORDS = 1 << 64
 _HALF = 1 << 63
-
-
-class Expected(ctypes.Structure):
-    """``Expected`` of kernels/estimate/check.cuh: bounds of ``Numbers``, and of key columns."""
-
-    _fields_ = [
-        ("least", ctypes.c_uint64 * len(Numbers._fields)),
-        ("most", ctypes.c_uint64 * len(Numbers._fields)),
-        ("ends", ctypes.c_uint64 * (2 * TOLD_COLUMNS)),
-    ]
-
-
-class ExpectedHot(ctypes.Structure):
-    """``ExpectedHot`` of kernels/estimate/check.cuh."""
-
-    _fields_ = [
-        ("words", ctypes.c_uint64 * HOT_AT_MOST),
-        ("count", ctypes.c_uint32),
-        ("rows", ctypes.c_uint32),
-    ]
 
 
 @dataclass(frozen=True)
@@ -243,7 +229,7 @@ def _window_of(decision: Decision) -> tuple[int, int] | None:
 
 def _window_of_steps(numbering: Numbering) -> tuple[int, int] | None:
     """The least and the greatest key that may come again, where keys are numbers of steps."""
-    if not numbering.query.stepped:
+    if not numbering.steps:
         return None
     ((base, codes),) = numbering.ranges
     beyond = _room_left(codes)
@@ -322,7 +308,7 @@ def bounds_of(numbers: Numbers, decision: Decision, numbering: Numbering | None 
     words = ctypes.c_uint64 * len(numbers)
     codes_at_ends = []
     # of one column the words are told
-    for base, codes in numbering.ranges if numbering and not numbering.query.stepped else ():
+    for base, codes in numbering.ranges if numbering and not numbering.steps else ():
         beyond = _room_left(codes)
         codes_at_ends += [base + beyond + _HALF, _HALF + 1 - base - codes + beyond]
     return Expected(

@@ -17,10 +17,10 @@ from dask_gpuagg.cuda.choice import summary as cardinality
 from dask_gpuagg.cuda.choice import tables
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned, Sgb
 from dask_gpuagg.cuda.choice.summary import KeySummary
-from dask_gpuagg.cuda.keys import steps
+from dask_gpuagg.cuda.keys import ranges
 from dask_gpuagg.cuda.keys.codes import bounds_of
-from dask_gpuagg.cuda.keys.ranges import Numbering, numbered_by_ranges
-from dask_gpuagg.cuda.keys.steps import numbered_by_steps
+from dask_gpuagg.cuda.keys.ranges import Numbering, numbered_by_ranges, numbered_by_steps
+from dask_gpuagg.cuda.query.structs import HotSeen, Summary
 from dask_gpuagg.cuda.query.tuning import (
     COUNT_KEYS_THREADS,
     COUNTED_PARTS,
@@ -30,7 +30,6 @@ from dask_gpuagg.cuda.query.tuning import (
     SEGMENT,
     SEGMENTS_FROM_BIT,
     SMALL_BLOCK,
-    TOLD_COLUMNS,
 )
 from dask_gpuagg.cuda.runtime.driver import fill, read_back
 
@@ -47,35 +46,6 @@ _BENT_MORE = (1.25, 1.5)
 _STEPPED_GROUPS = 1000
 _Ranks = npt.NDArray[Any]
 _Words = npt.NDArray[Any]
-
-
-class Summary(ctypes.Structure):
-    """``Summary`` of kernels/estimate/sample.cuh."""
-
-    _fields_ = [
-        ("pairs", ctypes.c_uint64),
-        ("least", ctypes.c_uint64),
-        ("greatest", ctypes.c_uint64),
-        ("rows", ctypes.c_uint32),
-        ("distinct", ctypes.c_uint32),
-        ("once", ctypes.c_uint32),
-        ("twice", ctypes.c_uint32),
-        ("most", ctypes.c_int32),
-        ("repeats", ctypes.c_uint32),
-        ("met", ctypes.c_uint32),
-        ("hots", ctypes.c_uint32),
-        ("falls", ctypes.c_uint32),
-        ("ranges", ctypes.c_uint64 * (2 * TOLD_COLUMNS)),
-    ]
-
-
-class HotSeen(ctypes.Structure):
-    """``HotSeen`` of kernels/estimate/sample.cuh."""
-
-    _fields_ = [
-        ("words", ctypes.c_uint64 * HOT_TOLD),
-        ("counts", ctypes.c_uint32 * HOT_TOLD),
-    ]
 
 
 class _Registers(ctypes.Structure):
@@ -252,7 +222,7 @@ def numbering_of(call: Call, sample: Sample, decision: Decision) -> Numbering | 
             return None
         return numbered_by_ranges(query, sample.ranges, call.rows, call.about)
     dense = isinstance(decision, Direct) or (isinstance(decision, Partitioned) and decision.window)
-    few = call.rows < steps.STEPPED_ROWS or estimate.groups < _STEPPED_GROUPS
+    few = call.rows < ranges.STEPPED_ROWS or estimate.groups < _STEPPED_GROUPS
     if dense or few or estimate.skewed:
         return None
     return numbered_by_steps(query, sample.some_words(), estimate.bounds, call.rows, call.about)

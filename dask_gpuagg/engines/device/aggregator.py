@@ -1,46 +1,143 @@
-"""A pass of the kernels over libcudf's columns: views in, columns out, no copies."""
+"""A pass of the kernels: what is asked of columns, and who makes it, the kernels or libcudf."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pylibcudf as plc
-from pylibcudf.types import DataType
+from pylibcudf.types import DataType, TypeId
+from pylibcudf.utils import _get_stream
 
-from dask_gpuagg.cuda.aggregate import Aggregated, Run
+from dask_gpuagg.cuda.aggregate import Aggregated, NeedsWholeColumns, Part, Run, aggregate
+from dask_gpuagg.cuda.ahead import compile_ahead
 from dask_gpuagg.cuda.query.canonical import Canonical, canonical
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import KernelOutput
+from dask_gpuagg.cuda.query.types import EXACT_BINS, KernelOutput, KernelState
+from dask_gpuagg.cuda.runtime.background import KernelsCompiling, waiting
+from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
 from dask_gpuagg.cuda.runtime.driver import Stopwatch
-from dask_gpuagg.engines.device.asked import Asked
-from dask_gpuagg.engines.device.calls import How, Served, grouped
-from dask_gpuagg.engines.device.layout import (
+from dask_gpuagg.engines.device import libcudf
+from dask_gpuagg.engines.device.columns import (
+    BOOL8,
+    CTYPES,
+    FLOAT64,
+    FLOATS,
     INT32,
-    column_of,
-    gather,
+    INT64,
+    Pieces,
+    UnsupportedType,
+    ctype_of,
+    gather_columns,
+    identity,
+    kernel_column,
     key_part,
+    masked,
+    reinterpreted,
     sorted_order,
     value_part,
+    view_of,
+    whole,
+    wide,
 )
-from dask_gpuagg.engines.device.operations import reinterpreted
-from dask_gpuagg.engines.device.pieces import whole
+from dask_gpuagg.settings import task_settings
+
+# Rows from which on kernels take less time to compile than libcudf takes to sort and join.
+_SORTED_AT_MOST = 20_000_000
+
+
+def waits() -> bool:
+    """Whether the running task waits for kernels that have to be compiled."""
+    return task_settings().compile == "wait"
+
+
+class How(NamedTuple):
+    """Requests of a pass beside its outputs; see ``cuda.aggregate.aggregate``."""
+
+    forced: str = "auto"
+    stopwatch: Stopwatch | None = None
+    encoded: bool = False
+    about: tuple[str, ...] = ()
+    least: int = 0
+    meanwhile: Callable[[], None] | None = None
+
+
+class Served(NamedTuple):
+    """Groups by libcudf: key columns, outputs as plain numbers, and the report."""
+
+    keys: list[plc.Column]
+    outputs: list[plc.Column]
+    run: Run
+
+
+def grouped(
+    query: Query, keys: Sequence[Any], inputs: Sequence[Any], how: How
+) -> Aggregated | Served:
+    """Group rows and reduce every group; the columns are as the query describes them, or in pieces.
+
+    Under ``gpuagg.compile: background`` a query whose kernels have to be compiled is served by
+    libcudf meanwhile, unless it would have to sort too many rows, or device memory does not suffice
+    for it: then the compiler is waited for.
+    """
+    measured = how.forced != "auto" or how.stopwatch is not None
+    compiling, why = False, ""
+    try:
+        with waiting(measured or waits()):
+            return _by_kernels(query, keys, inputs, how)
+    except KernelsCompiling as error:
+        compiling, why = True, str(error)
+    except KernelsUnavailable as error:
+        why = libcudf.cause_of(error)
+    # outside of the handlers, in which the error keeps the attempt's allocations alive
+    if compiling:
+        rows = keys[0].size()
+        if rows <= _SORTED_AT_MOST or libcudf.hashes(query):
+            compile_ahead(query, rows)
+            try:
+                served = _served(query, keys, inputs, why)
+            except MemoryError:
+                for column in (*keys, *inputs):
+                    if isinstance(column, Pieces):
+                        column.forget()
+            else:
+                compile_ahead(query, rows, served.run.groups)
+                return served
+        try:
+            return _by_kernels(query, keys, inputs, how)
+        except KernelsUnavailable as error:
+            why = libcudf.cause_of(error)
+    return _served(query, keys, inputs, why)
+
+
+def _served(query: Query, keys: Sequence[Any], inputs: Sequence[Any], why: str) -> Served:
+    together = [whole(c) for c in keys], [whole(c) for c in inputs]
+    return Served(*libcudf.aggregate(query, *together, why))
+
+
+def _by_kernels(query: Query, keys: Sequence[Any], inputs: Sequence[Any], how: How) -> Aggregated:
+    pieces = [c.columns if isinstance(c, Pieces) else (c,) for c in (*keys, *inputs)]
+    parts = []
+    for own in zip(*pieces, strict=True):
+        views = list(map(view_of, own))
+        parts.append(Part(views[: len(keys)], views[len(keys) :], own[0].size()))
+    try:
+        return aggregate(query, parts, _get_stream(), *how)
+    except NeedsWholeColumns:
+        if len(parts) == 1:
+            raise
+    return _by_kernels(query, [whole(c) for c in keys], [whole(c) for c in inputs], how)
+
 
 # An equal query reuses what the first one has computed for calls.
 _query = lru_cache(1024)(Query)
 
 
 class Template(NamedTuple):
-    """What a pass computes of columns by their positions.
+    """A pass over columns by their positions.
 
-    Attributes
-    ----------
-    shape : Canonical
-    inputs : tuple of (int, bool)
-        Positions of the columns, and whether only the validity of one is read.
-    outputs : tuple of (KernelOutput, DataType, int or None)
-        As they were asked for; of those that are gathered the position of the column.
+    Inputs say whether only the validity is read; outputs that are gathered, of which column.
     """
 
     shape: Canonical
@@ -48,22 +145,24 @@ class Template(NamedTuple):
     outputs: tuple[tuple[KernelOutput, DataType, int | None], ...]
 
 
-class Aggregator(Asked):
-    """What is asked of one pass over some columns, and the pass.
+class Aggregator:
+    """One pass over some columns, and what is asked of it: inputs, states and outputs.
 
-    Parameters
-    ----------
-    keys : sequence of pylibcudf.Column or of Pieces
-    keep_nulls : bool
-        Whether null keys (NaN is one) form groups.
-    least : int
-        How many groups there are at least.
+    ``keys`` are columns or ``Pieces``; with ``keep_nulls`` null keys (NaN is one) form groups;
+    there are at least ``least`` groups. Inputs are read once and states kept once.
     """
 
     def __init__(self, keys: Sequence[plc.Column], keep_nulls: bool, least: int = 0) -> None:
-        super().__init__()
         self.keys = list(keys)
         self.keep_nulls, self._least = keep_nulls, least
+        # as if every column had nulls, because one has some: which one makes no other kernels then
+        self.nulls = False
+        # each with whether only its validity is read
+        self._inputs: list[tuple[plc.Column, bool]] = []
+        # where they are, by the columns themselves and by the memory that they are views of
+        self._places: dict[tuple[Any, bool], int] = {}
+        self._states: list[KernelState] = []
+        self._outputs: list[tuple[KernelOutput, DataType, plc.Column | None]] = []
         self._encoded = self._in_order = False
         self._template: Template | None = None
         # the number of every row's group, int32 and -1 for none, once a pass has encoded the rows
@@ -71,20 +170,18 @@ class Aggregator(Asked):
         for key in keys:
             key_part(key)
 
+    # ---- the pass ------------------------------------------------------------------------------
+
     def encode(self, in_order: bool = False) -> None:
         """Let the pass make ``codes``, unless libcudf runs it.
 
-        Parameters
-        ----------
-        in_order : bool
-            Whether groups come out in the order of their keys, nulls last; codes then sort as the
-            keys do.
+        With ``in_order`` groups come out in the order of their keys, nulls last, and so do codes.
         """
         self._encoded, self._in_order = True, in_order
 
     @property
     def query(self) -> Query:
-        """What is compiled."""
+        """The query that is compiled."""
         return self._shape.query
 
     @property
@@ -101,25 +198,19 @@ class Aggregator(Asked):
         return canonical(asked)
 
     def template(self, columns: Sequence[plc.Column]) -> Template | None:
-        """What the pass computes, for other columns of the same types; None if it cannot be told.
-
-        Parameters
-        ----------
-        columns : sequence of pylibcudf.Column
-            Of which all inputs are to be.
-        """
+        """The pass for other columns of these types; None if an input is none of the columns."""
         places = {id(column): i for i, column in enumerate(columns)}
         inputs = [(places.get(id(column)), present) for column, present in self._inputs]
         outputs = [
             (output, dtype, None if of is None else places.get(id(of)))
             for output, dtype, of in self._outputs
         ]
-        made = [place for place, _ in inputs if place is not None]
+        read = [place for place, _ in inputs if place is not None]
         gathered = [of for _, _, of in self._outputs if of is not None]
-        if len(made) < len(inputs) or not all(id(of) in places for of in gathered):
+        if len(read) < len(inputs) or not all(id(of) in places for of in gathered):
             return None
         present = [present for _, present in inputs]
-        return Template(self._shape, tuple(zip(made, present, strict=True)), tuple(outputs))
+        return Template(self._shape, tuple(zip(read, present, strict=True)), tuple(outputs))
 
     def repeat(self, template: Template, columns: Sequence[plc.Column]) -> None:
         """Compute the same of other columns, which have the same types."""
@@ -137,56 +228,291 @@ class Aggregator(Asked):
         about: tuple[str, ...] = (),
         meanwhile: Callable[[], None] | None = None,
     ) -> tuple[list[plc.Column], list[plc.Column], Run]:
-        """Group and reduce.
+        """Group and reduce: key columns and outputs, one row per group, and the run.
 
-        Parameters
-        ----------
-        forced : str
-            ``auto`` or one of ``choose.KERNELS``.
-        stopwatch : Stopwatch, optional
-            Takes the device time of every kernel.
-        about : tuple of str
-            What is grouped by: rows of the same types that are about something else are expected
-            to be alike among themselves.
-        meanwhile : callable, optional
-            Called while kernels run.
-
-        Returns
-        -------
-        keys, outputs : list of pylibcudf.Column, one row per group, groups in no order,
-            unless they were to be encoded in order
-        run : Run
+        ``forced`` is ``auto`` or one of ``choose.KERNELS``; a stopwatch takes the device time of
+        every kernel; ``meanwhile`` is called while kernels run. Rows of the same types that are
+        about something else are expected to be alike among themselves.
         """
         how = How(forced, stopwatch, self._encoded, about, self._least, meanwhile)
         query, inputs, places = self._shape
-        made = grouped(query, self.keys, [self._inputs[i][0] for i in inputs], how)
-        run = made.run
-        if isinstance(made, Served):
-            keys, plain = made.keys, [made.outputs[i] for i in places]
+        result = grouped(query, self.keys, [self._inputs[i][0] for i in inputs], how)
+        run = result.run
+        if isinstance(result, Served):
+            keys, plain = result.keys, [result.outputs[i] for i in places]
         else:
-            keys = self._key_columns(made, run.groups)
+            keys = self._key_columns(result, run.groups)
             pairs = zip(places, self._outputs, strict=True)
-            plain = [column_of(made.outputs[i], dtype, run.groups) for i, (_, dtype, _) in pairs]
+            plain = [
+                kernel_column(result.outputs[i], dtype, run.groups) for i, (_, dtype, _) in pairs
+            ]
         outputs = []
         for column, (_, dtype, of) in zip(plain, self._outputs, strict=True):
             output = reinterpreted(column, dtype)
-            outputs.append(output if of is None else gather([whole(of)], output)[0])
-        if self._encoded and isinstance(made, Aggregated):
+            outputs.append(output if of is None else gather_columns([whole(of)], output)[0])
+        if self._encoded and isinstance(result, Aggregated):
             # codes that the pass made already follow the order of the keys
-            order = sorted_order(keys) if self._in_order and made.codes is None else None
-            codes = made.encode(order.data().ptr if order is not None and run.groups else 0)
+            order = sorted_order(keys) if self._in_order and result.codes is None else None
+            codes = result.encode(order.data().ptr if order is not None and run.groups else 0)
             self.codes = plc.Column(INT32, self.keys[0].size(), codes, None, 0, 0, [])
             if order is not None:
-                keys, outputs = gather(keys, order), gather(outputs, order)
+                keys, outputs = gather_columns(keys, order), gather_columns(outputs, order)
         return keys, outputs, run
 
-    def _key_columns(self, made: Aggregated, groups: int) -> list[plc.Column]:
-        if made.gathered:
-            rows = column_of(made.keys[0], INT32, groups)
-            return gather(list(map(whole, self.keys)), rows, all_there=True)
+    def _key_columns(self, result: Aggregated, groups: int) -> list[plc.Column]:
+        if result.gathered:
+            rows = kernel_column(result.keys[0], INT32, groups)
+            return gather_columns(list(map(whole, self.keys)), rows, all_there=True)
         # what was compiled for nulls makes a mask for every column
         pairs = [
             (m if m.mask is None or key_part(k).nullable else m._replace(mask=None), k.type())
-            for m, k in zip(made.keys, self.keys, strict=True)
+            for m, k in zip(result.keys, self.keys, strict=True)
         ]
-        return [column_of(m, dtype, groups) for m, dtype in pairs]
+        return [kernel_column(m, dtype, groups) for m, dtype in pairs]
+
+    @property
+    def outputs(self) -> int:
+        """Number of columns beside the keys."""
+        return len(self._outputs)
+
+    # ---- inputs and states -------------------------------------------------------------------
+
+    def _input(self, column: plc.Column, present: bool = False) -> int:
+        # the inputs keep their columns alive, so no other column gets the identity of one
+        place = self._places.get((id(column), present))
+        if place is not None:
+            return place
+        memory = identity(column)
+        place = self._places.get((memory, present), len(self._inputs))
+        if place == len(self._inputs):
+            if not present:
+                ctype_of(column)
+            self._inputs.append((column, present))
+            self._places[memory, present] = self._places[id(column), present] = place
+        return place
+
+    def _state(self, policy: str, *columns: plc.Column, ctype: str | None = None) -> int:
+        return self._kept(KernelState(policy, tuple(self._input(c) for c in columns), ctype))
+
+    def _of_present(self, policy: str, column: plc.Column) -> int:
+        """A state that does not look at the values, whatever their type."""
+        if column.type().id() in CTYPES:
+            # read all the same: another state may need the values, and inputs are not read twice
+            return self._state(policy, column)
+        memory = identity(column)
+        places = [i for i, (c, _) in enumerate(self._inputs) if identity(c) == memory]
+        return self._kept(
+            KernelState(policy, (places[0] if places else self._input(column, True),))
+        )
+
+    def _kept(self, state: KernelState) -> int:
+        if state not in self._states:
+            self._states.append(state)
+        return self._states.index(state)
+
+    def _masked(self, column: plc.Column) -> bool:
+        """Whether groups may have no values."""
+        return self.nulls or masked(column)
+
+    def _counted(self, column: plc.Column) -> int:
+        return self._of_present("Count", column) if self._masked(column) else self._state("Size")
+
+    def _counts(self, column: plc.Column) -> tuple[int, ...]:
+        """The number of values, as a state, where groups may have none."""
+        return (self._counted(column),) if self._masked(column) else ()
+
+    def _add(
+        self,
+        policy: str,
+        states: int | tuple[int, ...],
+        ctype: str,
+        dtype: DataType,
+        nullable: bool = False,
+        constants: tuple[int, ...] = (),
+        of: plc.Column | None = None,
+    ) -> None:
+        states = states if isinstance(states, tuple) else (states,)
+        self._outputs.append((KernelOutput(policy, states, ctype, nullable, constants), dtype, of))
+
+    # ---- outputs -----------------------------------------------------------------------------
+
+    def size(self) -> None:
+        """Rows of each group, int64."""
+        self._add("Field", self._state("Size"), "i64", INT64)
+
+    def count(self, column: plc.Column) -> None:
+        """Values of each group that are not null, int64."""
+        self._add("Field", self._counted(column), "i64", INT64)
+
+    def sum(self, column: plc.Column) -> None:
+        """Sums: integers modulo 2**64, floats in float64, durations and decimals in their type.
+
+        As in cuDF, null for groups without values.
+        """
+        ctype, dtype = ctype_of(column), column.type()
+        if ctype == "i128":
+            self.wide_sum(column)
+        elif ctype in FLOATS:
+            self.float_sum(column)
+        else:
+            self._add_reduced("IntegerSum", "Field", *wide(ctype, dtype), column)
+
+    def total(self, column: plc.Column) -> None:
+        """Sums of integers of partials that are never null, as counts are."""
+        policy, types = "IntegerSum", wide(ctype_of(column), column.type())
+        self._add_reduced(policy, "Field", *types, column, masked(column))
+
+    def wide_sum(self, column: plc.Column) -> None:
+        """Sums of a decimal as decimal128; null for groups without values."""
+        dtype = DataType(TypeId.DECIMAL128, column.type().scale())
+        self._add_reduced("WideSum", "WideField", "i128", dtype, column)
+
+    def float_sum(self, column: plc.Column) -> None:
+        """Sums in float64 whatever the column is; null for groups without values."""
+        self._add_reduced("FloatSum", "Field", "f64", FLOAT64, column)
+
+    def exact_sum(self, column: plc.Column) -> None:
+        """Five outputs, int64: which bins of a sum are used, and the bins; see ``digits.py``."""
+        state = self._state("ExactSum", column)
+        self._add("ExactUsed", state, "i64", INT64)
+        for k in range(EXACT_BINS):
+            self._add("ExactBin", state, "i64", INT64, constants=(k,))
+
+    def exact_total(self, column: plc.Column) -> None:
+        """Sums of numbers without rounding, rounded once; null for groups without values."""
+        count = self._counts(column)
+        states = (self._state("ExactSum", column), *count)
+        self._add("ExactTotal", states, "f64", FLOAT64, self._masked(column))
+
+    def exact_total_mean(self, column: plc.Column) -> None:
+        """Means of such sums."""
+        states = self._state("ExactSum", column), self._counted(column)
+        self._add("ExactMean", states, "f64", FLOAT64, self._masked(column))
+
+    def exact_loss(self, column: plc.Column) -> None:
+        """More than ``digits.LOSS_AT_MOST`` where the bins do not hold all of a sum."""
+        self._add("ExactLoss", self._state("ExactSum", column), "f64", FLOAT64)
+
+    def prod(self, column: plc.Column) -> None:
+        """Products: integers modulo 2**64, floats in float64; null for groups without values."""
+        ctype = ctype_of(column)
+        if ctype == "i128":
+            raise UnsupportedType("products of decimal128")
+        if ctype in FLOATS:
+            self._add_reduced("FloatProduct", "Field", "f64", FLOAT64, column)
+        else:
+            self._add_reduced("IntegerProduct", "Field", *wide(ctype, column.type()), column)
+
+    def _add_reduced(
+        self,
+        policy: str,
+        output: str,
+        ctype: str,
+        dtype: DataType,
+        column: plc.Column,
+        nullable: bool | None = None,
+    ) -> None:
+        nullable = self._masked(column) if nullable is None else nullable
+        states: tuple[int, ...] = (self._state(policy, column),)
+        if nullable:
+            output, states = f"{output}Of", (*states, self._of_present("Count", column))
+        self._add(output, states, ctype, dtype, nullable)
+
+    def min(self, column: plc.Column) -> None:
+        """Smallest values, NaN only where there is nothing else; null for groups without any."""
+        self._extreme("Min", column)
+
+    def max(self, column: plc.Column) -> None:
+        """Largest values; see ``min``."""
+        self._extreme("Max", column)
+
+    def _extreme(self, policy: str, column: plc.Column) -> None:
+        ctype = ctype_of(column)
+        if ctype == "i128":
+            raise UnsupportedType("extremes of decimal128")
+        count = self._counts(column)
+        states = (self._state(policy, column, ctype=ctype), *count)
+        self._add("Extreme", states, ctype, column.type(), self._masked(column))
+
+    def any(self, column: plc.Column) -> None:
+        """Whether any value is true; of none: false."""
+        self._add("Field", self._state("Any", column), "u8", BOOL8)
+
+    def all(self, column: plc.Column) -> None:
+        """Whether all values are true; of none: true."""
+        self._add("Field", self._state("All", column), "u8", BOOL8)
+
+    def first(self, column: plc.Column) -> None:
+        """First values that are not null, of any type that can be gathered."""
+        self._row_number("FirstRow", False, column)
+
+    def last(self, column: plc.Column) -> None:
+        """Last values that are not null."""
+        self._row_number("LastRow", True, column)
+
+    def _row_number(self, policy: str, last: bool, column: plc.Column) -> None:
+        state = self._of_present(policy, column)
+        self._add("RowNumber", state, "i32", INT32, constants=(last,), of=column)
+
+    def mean(self, column: plc.Column) -> None:
+        """Means in float64, null for groups without values."""
+        states = self._state("FloatSum", column), self._counted(column)
+        self._add("Mean", states, "f64", FLOAT64, self._masked(column))
+
+    def exact_mean(self, column: plc.Column) -> None:
+        """Means of datetimes, durations or decimals, in their type and rounded towards zero."""
+        ctype = ctype_of(column)
+        states = self._state("WideSum", column), self._counted(column)
+        self._add("WideMean", states, ctype, column.type(), self._masked(column))
+
+    def limbs(self, column: plc.Column) -> None:
+        """Two outputs: the exact sum of 64-bit integers, in halves that can be summed again."""
+        state = self._state("WideSum", column)
+        self._add("WideUpper", state, "i64", INT64)
+        self._add("WideLower", state, "i64", INT64)
+
+    def merged_mean(self, sums: plc.Column, counts: plc.Column) -> None:
+        """Means from the sums and counts of partials."""
+        states = self._state("FloatSum", sums), self._state("IntegerSum", counts)
+        self._add("Mean", states, "f64", FLOAT64, True)
+
+    def merged_exact_mean(self, sums: plc.Column, counts: plc.Column) -> None:
+        """Means of decimals, in the type of the sums and rounded towards zero."""
+        ctype = ctype_of(sums)
+        count = self._state("IntegerSum", counts)
+        states = self._state("WideSum", sums), count
+        self._add("WideMean", states, ctype, sums.type(), True)
+
+    def merged_limb_mean(
+        self, upper: plc.Column, lower: plc.Column, counts: plc.Column, dtype: DataType
+    ) -> None:
+        """Means of datetimes or durations of a type from ``limbs`` and counts of partials."""
+        states = tuple(self._state("IntegerSum", c) for c in (upper, lower, counts))
+        self._add("LimbMean", states, "i64", dtype, True)
+
+    def spread(self, column: plc.Column, ddof: int, power: int) -> None:
+        """Variance (power 0), standard deviation (1) or standard error of the mean (2)."""
+        self._spread(self._moment_state(column), ddof, power)
+
+    def merged_spread(
+        self, n: plc.Column, mean: plc.Column, m2: plc.Column, ddof: int, power: int
+    ) -> None:
+        """Variance and its relatives (see ``spread``) from the moments of partials."""
+        self._spread(self._moment_state(n, mean, m2), ddof, power)
+
+    def _spread(self, state: int, ddof: int, power: int) -> None:
+        self._add("Spread", state, "f64", FLOAT64, True, (operator.index(ddof), power))
+
+    def moments(self, *columns: plc.Column) -> None:
+        """Three outputs: count, mean, centred second moment, of values or of these of partials."""
+        state = self._moment_state(*columns)
+        self._add("MomentRows", state, "i64", INT64)
+        self._add("MomentMean", state, "f64", FLOAT64)
+        self._add("MomentM2", state, "f64", FLOAT64)
+
+    def loss(self, *columns: plc.Column) -> None:
+        """Factor by which rounding errors of ``moments`` or ``spread`` are larger, float64."""
+        self._add("MomentLoss", self._moment_state(*columns), "f64", FLOAT64)
+
+    def _moment_state(self, *columns: plc.Column) -> int:
+        return self._state("Moments" if len(columns) == 1 else "MergedMoments", *columns)

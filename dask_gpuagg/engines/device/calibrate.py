@@ -25,14 +25,8 @@ _REPEATS = 3
 class Experiment:
     """A group-by of synthetic columns by one kernel.
 
-    Attributes
-    ----------
-    kernel : str
-    groups : int
-    dense : bool
-        Keys from 0 to ``groups``, or as many of 64 random bits.
-    five : bool
-        Sum, count, least, greatest of float64 and mean of float32; else the sum alone.
+    Keys are ``dense``, from 0 to ``groups``, or as many of 64 random bits. ``five`` are sum, count,
+    least and greatest of float64 and the mean of float32; else there is the sum alone.
     """
 
     kernel: str
@@ -82,27 +76,27 @@ def calibrate(rows: int = ROWS) -> int:
     if path is None:
         print("dask-gpuagg calibrate: no kernel cache to keep the constants in", file=sys.stderr)
         return 1
-    known = costs.shipped(device)
-    l2_megabytes = device.l2_bytes / 1e6 or known.costs.l2_megabytes
-    start = replace(known.costs, l2_megabytes=l2_megabytes)
+    before = costs.shipped(device)
+    l2_megabytes = device.l2_bytes / 1e6 or before.costs.l2_megabytes
+    start = replace(before.costs, l2_megabytes=l2_megabytes)
     observations = list(measured(rows, device))
-    found = fit(observations, start)
+    fitted = fit(observations, start)
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     more = {
         "date": date,
         "driver": driver.driver_version(),
         "dask_gpuagg": __version__,
         "rows": rows,
-        "error": error_of(observations, found),
+        "error": error_of(observations, fitted),
     }
     try:
-        costs.write(path, device, found, more)
+        costs.write(path, device, fitted, more)
     except OSError as error:
         print(f"dask-gpuagg calibrate: {path} cannot be written: {error}", file=sys.stderr)
         return 1
     # what was decided by the old ones
     repeat.forget()
-    print(report(device, known, found, observations))
+    print(report(device, before, fitted, observations))
     print(f"kept in {path}")
     return 0
 
@@ -137,22 +131,24 @@ def measured(rows: int, device: Device) -> Iterator[Observation]:
         )
 
 
-def report(device: Device, known: costs.Known, found: Costs, seen: list[Observation]) -> str:
+def report(
+    device: Device, used: costs.Known, fitted: Costs, observations: list[Observation]
+) -> str:
     """The constants beside those that were used before, and how well they explain the times."""
-    lines = [f"{device.name}, before: {known.source}", f"{'':16} {'before':>10} {'measured':>10}"]
-    before = asdict(known.costs)
+    lines = [f"{device.name}, before: {used.source}", f"{'':16} {'before':>10} {'measured':>10}"]
+    before = asdict(used.costs)
     lines += [
-        f"{name:16} {before[name]:10.4g} {value:10.4g}" for name, value in asdict(found).items()
+        f"{name:16} {before[name]:10.4g} {value:10.4g}" for name, value in asdict(fitted).items()
     ]
     lines += ["", f"{'kernel':8} {'groups':>12} {'ms':>8} {'expected':>8}"]
-    for one in seen:
-        expected = one.expected(found)
+    for one in observations:
+        expected = one.expected(fitted)
         groups = 0 if one.decision.estimate is None else one.decision.estimate.groups
         ms = sum(one.kernel_ms[name] for name in expected)
         lines.append(
             f"{one.decision.kernel:8} {groups:12,} {ms:8.3f} {sum(expected.values()):8.3f}"
         )
-    lines.append(f"typical error of a kernel {error_of(seen, found):.0%}")
+    lines.append(f"typical error of a kernel {error_of(observations, fitted):.0%}")
     return "\n".join(lines)
 
 
@@ -172,7 +168,7 @@ def _columns(rows: int, groups: int, dense: bool) -> tuple[Any, Any, Any]:
 
 
 def aggregator_of(columns: tuple[Any, Any, Any], five: bool) -> Any:
-    """Of a sum, or of five aggregations, as ``Experiment`` has them.
+    """An aggregator of a sum, or of five aggregations, as ``Experiment`` has them.
 
     Parameters
     ----------

@@ -1,11 +1,9 @@
-"""Columns and tables of cuDF as libcudf has them, and those of libcudf as cuDF's.
-
-What cuDF does itself for either takes longer than most kernels.
-"""
+"""Columns: as cuDF and libcudf have them, and as the kernels see them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import cudf
@@ -13,37 +11,327 @@ import cupy as cp
 import numpy as np
 import pandas as pd
 import pylibcudf as plc
+import rmm
 from cudf.core.buffer import as_buffer
 from cudf.core.column import ColumnBase
 from cudf.core.column_accessor import ColumnAccessor
-from pylibcudf.types import TypeId
+from pylibcudf.types import DataType, TypeId
+from pylibcudf.utils import _get_stream
 
-from dask_gpuagg.engines.device import layout
+from dask_gpuagg.cuda.aggregate import DeviceColumn, Made
+from dask_gpuagg.cuda.query.types import PRESENT, KeyPart, ValuePart
+from dask_gpuagg.cuda.runtime.driver import copy
 from dask_gpuagg.engines.device.memory import on_device
-from dask_gpuagg.engines.device.pieces import Pieces
+
+# Types of fixed width: what the kernels call their values, and which dtype cuDF has for them.
+_TYPES = {
+    **{f"INT{bits}": (f"i{bits}", f"int{bits}") for bits in (8, 16, 32, 64)},
+    **{f"UINT{bits}": (f"u{bits}", f"uint{bits}") for bits in (8, 16, 32, 64)},
+    "FLOAT32": ("f32", "float32"),
+    "FLOAT64": ("f64", "float64"),
+    "BOOL8": ("u8", "bool"),
+    "TIMESTAMP_DAYS": ("i32", None),
+    "TIMESTAMP_SECONDS": ("i64", "datetime64[s]"),
+    "TIMESTAMP_MILLISECONDS": ("i64", "datetime64[ms]"),
+    "TIMESTAMP_MICROSECONDS": ("i64", "datetime64[us]"),
+    "TIMESTAMP_NANOSECONDS": ("i64", "datetime64[ns]"),
+    "DURATION_DAYS": ("i32", None),
+    "DURATION_SECONDS": ("i64", "timedelta64[s]"),
+    "DURATION_MILLISECONDS": ("i64", "timedelta64[ms]"),
+    "DURATION_MICROSECONDS": ("i64", "timedelta64[us]"),
+    "DURATION_NANOSECONDS": ("i64", "timedelta64[ns]"),
+    "DECIMAL32": ("i32", None),
+    "DECIMAL64": ("i64", None),
+    "DECIMAL128": ("i128", None),
+}
+CTYPES: dict[TypeId, str] = {getattr(TypeId, name): ctype for name, (ctype, _) in _TYPES.items()}
+_STRINGS = pd.StringDtype(na_value=np.nan)
+DTYPES: dict[TypeId, Any] = {
+    getattr(TypeId, name): np.dtype(dtype) for name, (_, dtype) in _TYPES.items() if dtype
+} | {TypeId.STRING: _STRINGS}
+FLOATS = ("f32", "f64")
+
+INT32 = DataType(TypeId.INT32)
+INT64 = DataType(TypeId.INT64)
+UINT64 = DataType(TypeId.UINT64)
+FLOAT64 = DataType(TypeId.FLOAT64)
+BOOL8 = DataType(TypeId.BOOL8)
+
+
+class UnsupportedType(Exception):
+    """No kernel reads columns of this type, or makes this state of them."""
+
+
+def identity(column: Any) -> tuple[Any, ...]:
+    """Key that views of one memory share: a Series gives a new view at each request."""
+    if not isinstance(column, plc.Column):  # in pieces
+        return tuple(map(identity, column.columns))
+    spans = (column.data(), column.null_mask())
+    addresses = (span.ptr if span is not None else 0 for span in spans)
+    # empty columns share address 0: their identity distinguishes them
+    own = id(column) if column.size() == 0 else 0
+    return (*addresses, column.offset(), int(column.type().id()), own)
+
+
+def kind_of(columns: Sequence[Any]) -> tuple[Any, ...] | None:
+    """Key of columns of which a query is equal: types, nulls, repetitions; None for pieces."""
+    kinds: list[Any] = []
+    places: dict[tuple[Any, ...], int] = {}
+    for i, column in enumerate(columns):
+        if not isinstance(column, plc.Column):
+            return None
+        dtype = column.type()
+        child = column.child(0).type().id() if column.num_children() else None
+        place = places.setdefault(identity(column), i)
+        kinds.append((dtype.id(), dtype.scale(), masked(column), child, place))
+    return tuple(kinds)
+
+
+def masked(column: plc.Column) -> bool:
+    """Whether rows of the column are null."""
+    return column.null_mask() is not None and column.null_count() > 0
+
+
+def ctype_of(column: plc.Column) -> str:
+    """CUDA C++ name of the column's values; UnsupportedType for strings and nested columns."""
+    ctype = CTYPES.get(column.type().id())
+    if ctype is None:
+        raise UnsupportedType(f"values of type {column.type().id().name}")
+    return ctype
+
+
+def wide(ctype: str, dtype: DataType) -> tuple[str, DataType]:
+    """Type of an integer sum: 64 bits; a duration or a decimal64 stays what it is."""
+    if dtype.id() is TypeId.BOOL8 or ctype[0] == "i":
+        plain = dtype.id() in (TypeId.INT8, TypeId.INT16, TypeId.INT32, TypeId.BOOL8)
+        if dtype.id() is TypeId.DECIMAL32:
+            return "i64", DataType(TypeId.DECIMAL64, dtype.scale())
+        return "i64", INT64 if plain or ctype != "i64" else dtype
+    return "u64", UINT64
+
+
+def key_part(column: plc.Column) -> KeyPart:
+    """The part of a query that a key column determines."""
+    if column.type().id() is TypeId.STRING:
+        if column.num_children() == 0:  # no rows and no characters: libcudf leaves offsets out
+            return KeyPart("i32", False, string=True)
+        offsets = column.child(0).type().id()
+        return KeyPart("i64" if offsets is TypeId.INT64 else "i32", masked(column), string=True)
+    return KeyPart(ctype_of(column), masked(column))
+
+
+def value_part(column: plc.Column, present: bool) -> ValuePart:
+    """The part that an input determines; ``present`` if only its validity is read."""
+    return ValuePart(PRESENT if present else ctype_of(column), masked(column))
+
+
+def view_of(column: plc.Column) -> DeviceColumn:
+    """Where a column's values and validity bits lie."""
+    mask = column.null_mask()
+    mask_address = mask.ptr if mask is not None and masked(column) else 0
+    data = column.data()
+    address = data.ptr if data is not None else 0
+    nulls = column.null_count()
+    if column.type().id() is TypeId.STRING:
+        offsets = column.child(0).data() if column.num_children() else None
+        start = offsets.ptr if offsets is not None else 0
+        size = data.size if data is not None else 0
+        return DeviceColumn(start, mask_address, column.offset(), address, size, nulls)
+    return DeviceColumn(address, mask_address, column.offset(), nulls=nulls)
+
+
+def sorted_order(keys: Sequence[plc.Column]) -> plc.Column:
+    """The rows of some key columns in ascending order, nulls last."""
+    ascending = [plc.types.Order.ASCENDING] * len(keys)
+    nulls = [plc.types.NullOrder.AFTER] * len(keys)
+    return plc.sorting.sorted_order(plc.Table(list(keys)), ascending, nulls)
+
+
+def kernel_column(output: Made, dtype: DataType, groups: int) -> plc.Column:
+    """A column of what the kernels wrote, without a copy."""
+    nulls, mask = output.nulls, output.mask
+    if mask is not None and nulls is None:
+        nulls = plc.null_mask.null_count(mask, 0, groups)
+    mask, nulls = mask if nulls else None, nulls or 0
+    if output.characters is None:
+        return plc.Column(dtype, groups, output.data, mask, nulls, 0, [])
+    offsets = INT64 if output.large else INT32
+    children = [plc.Column(offsets, groups + 1, output.data, None, 0, 0, [])]
+    return plc.Column(dtype, groups, output.characters, mask, nulls, 0, children)
+
+
+def gather_columns(
+    columns: Sequence[plc.Column], rows: plc.Column, all_there: bool = False
+) -> list[plc.Column]:
+    """Rows of columns by number; null where there is no row of that number.
+
+    Where ``all_there`` says that each number is a row's, columns without nulls get no null mask,
+    which would be made and counted.
+    """
+    if not columns:
+        return []
+    policy = plc.copying.OutOfBoundsPolicy
+    beyond = policy.DONT_CHECK if all_there else policy.NULLIFY
+    return list(plc.copying.gather(plc.Table(list(columns)), rows, beyond).columns())
+
+
+def reinterpreted(column: plc.Column, dtype: DataType) -> plc.Column:
+    """A column's bits as values of another type of equal width."""
+    if column.type() == dtype:
+        return column
+    return plc.Column(
+        dtype,
+        column.size(),
+        column.data(),
+        column.null_mask(),
+        column.null_count(),
+        column.offset(),
+        [],
+    )
+
+
+def nans_to_nulls(column: plc.Column) -> plc.Column:
+    """NaN replaced by null, in a column of floats."""
+    if column.type().id() not in (TypeId.FLOAT32, TypeId.FLOAT64):
+        return column
+    return plc.transform.column_nans_to_nulls(column)
+
+
+def binary(operator: str, left: Any, right: Any, dtype: DataType = FLOAT64) -> plc.Column:
+    """A binary operation by the name that libcudf has for it."""
+    chosen = getattr(plc.binaryop.BinaryOperator, operator)
+    return plc.binaryop.binary_operation(left, right, chosen, dtype)
+
+
+def scalar(value: float, like: plc.Column) -> plc.Scalar:
+    """A number in the type of a column."""
+    return plc.Scalar.from_py(value, like.type())
+
+
+def fill_nulls(column: plc.Column, value: float) -> plc.Column:
+    """A number in place of each null."""
+    if not column.null_count():
+        return column
+    return plc.replace.replace_nulls(column, scalar(value, column))
+
+
+def is_positive(column: plc.Column) -> plc.Column:
+    """Whether values are greater than zero."""
+    return binary("GREATER", column, scalar(0, column), BOOL8)
+
+
+def keep_where(column: plc.Column, condition: plc.Column) -> plc.Column:
+    """Null where a condition does not hold."""
+    if not column.size():
+        return column
+    if column.null_count():
+        condition = binary("LOGICAL_AND", condition, plc.unary.is_valid(column), BOOL8)
+    mask, nulls = plc.transform.bools_to_mask(condition)
+    return column.with_mask(mask, nulls)
+
+
+# Mean bytes of a piece from which on the time of a copy is above that of starting it.
+_BYTES_OF_A_COPY = 1 << 20
+# Mean rows of a piece from which on the kernels are launched for each: every block has several
+# tiles then.
+_ROWS_OF_A_PIECE = 6 << 20
+
+
+class Pieces:
+    """A column of fixed width in pieces of one type; an ``Aggregator`` takes it as one column."""
+
+    def __init__(self, columns: Sequence[plc.Column], dtype: Any) -> None:
+        self.columns = tuple(columns)
+        self.dtype = dtype
+        self._rows = int(sum(column.size() for column in columns))
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def size(self) -> int:
+        """Rows."""
+        return self._rows
+
+    def type(self) -> plc.DataType:
+        """Libcudf's type."""
+        return self.columns[0].type()
+
+    def null_mask(self) -> Any:
+        """A piece's mask, if any has one."""
+        return next((c.null_mask() for c in self.columns if c.null_mask() is not None), None)
+
+    def null_count(self) -> int:
+        """Rows without a value."""
+        return int(sum(column.null_count() for column in self.columns))
+
+    @cached_property
+    def whole(self) -> plc.Column:
+        """The pieces concatenated."""
+        return concatenated([self.columns])[0]
+
+    def forget(self) -> None:
+        """Release the concatenated column."""
+        self.__dict__.pop("whole", None)
+
+
+def whole(column: Any) -> plc.Column:
+    """A column that lies together."""
+    return column.whole if isinstance(column, Pieces) else column
+
+
+def suit(columns: Sequence[Sequence[plc.Column]]) -> bool:
+    """Whether the pieces of some columns are large enough, and of types that kernels read."""
+    first = columns[0]
+    rows = sum(piece.size() for piece in first)
+    return rows >= _ROWS_OF_A_PIECE * len(first) and all(
+        pieces[0].type().id() in CTYPES and all(p.type() == pieces[0].type() for p in pieces)
+        for pieces in columns
+    )
+
+
+def concatenated(columns: Sequence[Sequence[plc.Column]]) -> list[plc.Column]:
+    """Columns whose pieces have equal types, by their pieces."""
+    columns_by_number = {
+        i: _copied(pieces) for i, pieces in enumerate(columns) if _are_plain(pieces)
+    }
+    rest = [i for i in range(len(columns)) if i not in columns_by_number]
+    if rest:
+        tables = [plc.Table(list(row)) for row in zip(*(columns[i] for i in rest), strict=True)]
+        columns_by_number |= zip(rest, plc.concatenate.concatenate(tables).columns(), strict=True)
+    return [columns_by_number[i] for i in range(len(columns))]
+
+
+def _are_plain(pieces: Sequence[plc.Column]) -> bool:
+    """Whether pieces of a column are concatenated by copies: large, of fixed width, no nulls.
+
+    libcudf looks up the piece of each row, and reaches less than half of the bandwidth of a copy.
+    """
+    kind = pieces[0].type()
+    if kind.id() not in CTYPES or any(p.type() != kind or masked(p) for p in pieces):
+        return False
+    rows = sum(piece.size() for piece in pieces)
+    return bool(rows * plc.types.size_of(kind) >= _BYTES_OF_A_COPY * len(pieces))
+
+
+def _copied(pieces: Sequence[plc.Column]) -> plc.Column:
+    kind, stream = pieces[0].type(), _get_stream()
+    width, rows = plc.types.size_of(kind), sum(piece.size() for piece in pieces)
+    buffer = rmm.DeviceBuffer(size=rows * width, stream=stream)
+    target, handle = buffer.ptr, stream.__cuda_stream__()[1]
+    for piece in pieces:
+        size = piece.size() * width
+        if size:
+            copy(target, piece.data().ptr + piece.offset() * width, size, handle)
+        target += size
+    return plc.Column(kind, rows, buffer, None, 0, 0, [])
+
 
 # the number of a row that no table has: a gather makes a null of it
 NOWHERE = 0x7FFFFFFF
 
-# libcudf's types with cuDF's dtypes of them.
-_BITS = (8, 16, 32, 64)
-_NAMES = {f"{kind}{bits}": f"{kind.lower()}{bits}" for kind in ("INT", "UINT") for bits in _BITS}
-_NAMES |= {"FLOAT32": "float32", "FLOAT64": "float64", "BOOL8": "bool"}
-_UNITS = {"SECONDS": "s", "MILLISECONDS": "ms", "MICROSECONDS": "us", "NANOSECONDS": "ns"}
-_NAMES |= {f"TIMESTAMP_{name}": f"datetime64[{unit}]" for name, unit in _UNITS.items()}
-_NAMES |= {f"DURATION_{name}": f"timedelta64[{unit}]" for name, unit in _UNITS.items()}
-_STRINGS = pd.StringDtype(na_value=np.nan)
-_DTYPES: dict[TypeId, Any] = {getattr(TypeId, name): np.dtype(d) for name, d in _NAMES.items()}
-_DTYPES[TypeId.STRING] = _STRINGS
-
 
 class Bare:
-    """A column of a frame in the place of a Series, for what reads its values and dtype only.
-
-    Parameters
-    ----------
-    column : ColumnBase
-    """
+    """A column of a frame in the place of a Series, for what reads its values and dtype only."""
 
     __slots__ = ("_column", "dtype")
 
@@ -63,18 +351,18 @@ def column_at(frame: Any, label: Any) -> Any:
 
 def series_of(column: ColumnBase, name: Any, index: Any) -> Any:
     """A Series of a column, with an index of as many rows."""
-    return as_cudf_makes(cudf.Series, ColumnAccessor({name: column}, verify=False), index)
+    return unchecked(cudf.Series, ColumnAccessor({name: column}, verify=False), index)
 
 
-def as_cudf_makes(cls: Any, data: ColumnAccessor, index: Any) -> Any:
+def unchecked(cls: Any, data: ColumnAccessor, index: Any) -> Any:
     """A DataFrame or Series with the fields that cuDF gives it.
 
     cuDF itself looks for each field among the labels before it is set.
     """
-    made = object.__new__(cls)
-    flags = pd.Flags(made, allows_duplicate_labels=True)
-    vars(made).update(_data=data, _index=index, _attrs={}, _flags=flags)
-    return made
+    result = object.__new__(cls)
+    flags = pd.Flags(result, allows_duplicate_labels=True)
+    vars(result).update(_data=data, _index=index, _attrs={}, _flags=flags)
+    return result
 
 
 def view_at(frame: Any, name: str) -> plc.Column:
@@ -115,7 +403,7 @@ def buffered(column: plc.Column) -> plc.Column:
 
 def wrapped(column: plc.Column) -> ColumnBase:
     """A column as cuDF has it. What cuDF does itself takes longer than most kernels."""
-    dtype = _DTYPES.get(column.type().id())
+    dtype = DTYPES.get(column.type().id())
     # days become seconds, which cuDF has
     if dtype is None:
         return plain(column)._column
@@ -143,24 +431,29 @@ def names_of(frame: Any) -> tuple[str, ...]:
     return names
 
 
-def take(column: Any, rows: plc.Column) -> Any:
-    """Rows of a Series by number, in its dtype; ``NOWHERE`` gives null."""
-    return like(gather_rows(view(column), rows), column.dtype)
-
-
 def gather(column: plc.Column, rows: cp.ndarray) -> plc.Column:
     """Rows of a column by number; ``NOWHERE`` gives null."""
     return gather_rows(column, column_of(rows))
 
 
-def gather_rows(column: plc.Column, rows: plc.Column) -> plc.Column:
-    """The same, of row numbers in a column."""
-    return layout.gather([column], rows)[0]
+def take_rows(series: Any, rows: cp.ndarray) -> Any:
+    """Rows of a Series by number, in its dtype; ``NOWHERE`` gives null."""
+    return like(gather(view(series), rows), series.dtype)
+
+
+def gather_rows(column: plc.Column, rows: plc.Column, all_there: bool = False) -> plc.Column:
+    """Rows of a column by number; see ``gather_columns``."""
+    return gather_columns([column], rows, all_there)[0]
 
 
 def column_of(array: cp.ndarray) -> plc.Column:
     """An array of CuPy as a column."""
     return view(cudf.Series(array, nan_as_null=False))
+
+
+def series_from(array: cp.ndarray) -> Any:
+    """An array of CuPy as a Series."""
+    return plain(column_of(array))
 
 
 def array_of(column: plc.Column, null: Any = None) -> cp.ndarray:
@@ -172,12 +465,12 @@ def array_of(column: plc.Column, null: Any = None) -> cp.ndarray:
 
 def floats_of(column: plc.Column) -> cp.ndarray:
     """Numbers as float64, nulls as NaN."""
-    made = plc.unary.cast(column, plc.DataType(plc.TypeId.FLOAT64))
-    return array_of(made, float("nan"))
+    floats = plc.unary.cast(column, plc.DataType(plc.TypeId.FLOAT64))
+    return array_of(floats, float("nan"))
 
 
 def present(column: plc.Column) -> cp.ndarray:
-    """Which values are not null."""
+    """Whether values are not null."""
     return array_of(plc.unary.is_valid(column))
 
 
@@ -191,3 +484,8 @@ def is_own(dtype: Any) -> bool:
 def as_it_comes(dtype: Any) -> Any:
     """A dtype as the columns have it that ``as_column`` makes: strings are of cuDF's own."""
     return _STRINGS if is_own(dtype) and not isinstance(dtype, np.dtype) else dtype
+
+
+def keys_of(groups: Any) -> list[Any]:
+    """The key columns of a table."""
+    return [column_at(groups, c) for c in names_of(groups) if c.startswith("k")]

@@ -1,52 +1,232 @@
 """The device engine: cuDF partitions in, cuDF results out, by our kernels.
 
 A partial has the tables and the columns of the host engine's (``engines/host/engine.py``). libcudf
-makes the states that the kernels do not make (``support.py``, ``library_states.py``); cuDF joins
-the tables of a result, sorts and casts.
+makes the states that the kernels do not make (``support.py``, ``library.py``); cuDF joins the
+tables of a result, sorts and casts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Iterable, Sequence
+from operator import iand
+from typing import Any, NamedTuple
 
 import cudf
 import cupy as cp
+import numpy as np
 import pylibcudf as plc
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
+from dask_gpuagg.cache import OfObjects
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines.device import best
-from dask_gpuagg.engines.device.categories import complete, occurring
-from dask_gpuagg.engines.device.columns import like, present, table, view
-from dask_gpuagg.engines.device.direct import direct, direct_of_frame
-from dask_gpuagg.engines.device.exact import alike
-from dask_gpuagg.engines.device.exchange import (
-    bucket_of,
-    concatenated_outputs,
-    divided_outputs,
-    split,
-)
-from dask_gpuagg.engines.device.groups import Grouping, Numbering
-from dask_gpuagg.engines.device.operations import nans_to_nulls
-from dask_gpuagg.engines.device.outputs import numbered, with_outputs
-from dask_gpuagg.engines.device.passes import (
-    finished,
+from dask_gpuagg.engines.device.aggregator import Template
+from dask_gpuagg.engines.device.columns import (
+    Bare,
+    is_own,
     keys_of,
+    kind_of,
+    like,
+    nans_to_nulls,
+    present,
+    table,
+    view,
+)
+from dask_gpuagg.engines.device.digits import alike, is_lost, losses_of, without_losses
+from dask_gpuagg.engines.device.groups import Grouping, Numbering
+from dask_gpuagg.engines.device.library import numbered, sketch_entries, with_outputs
+from dask_gpuagg.engines.device.passes import (
+    add_outputs,
+    finish_rows,
+    finished,
+    is_watched,
+    keeps_values,
     merged,
     states_of_rows,
 )
-from dask_gpuagg.engines.device.results import matrix_of, of_plan, shape_of, shaped, values_of
-from dask_gpuagg.engines.device.stacking import (
+from dask_gpuagg.engines.device.results import (
+    Result,
+    Shape,
+    complete,
+    matrix_of,
+    of_plan,
+    shape_of,
+    shaped,
+    values_of,
+)
+from dask_gpuagg.engines.device.support import of_rows, one_pass
+from dask_gpuagg.engines.device.tables import (
+    bucket_of,
     bytes_of,
     common_dtype,
     compatible,
+    concatenated_outputs,
     divided,
+    divided_outputs,
     of_categories,
+    rows_where,
+    split,
     stack,
     stacked,
 )
-from dask_gpuagg.plan import Plan, Sketched
+from dask_gpuagg.plan import Plan
+
+# Kinds of columns of which a plan's pass is remembered: with nulls and without them.
+_KINDS = 16
+
+# For the plans used last: whether only values and dtypes of columns are read, ...
+_bare: OfObjects[bool] = OfObjects(8)
+# ... the shape of the result, and what a pass computes of columns of one kind.
+_prepared: OfObjects[_Prepared] = OfObjects(8)
+_templates: OfObjects[dict[Any, tuple[Template, list[str]]]] = OfObjects(8)
+
+
+def direct_of_frame(
+    frame: Any, by: Sequence[Any], plan: Plan, shape: Any
+) -> tuple[Any, int] | None:
+    """The result of the only partition, where it has the columns that the plan promises.
+
+    Nothing is made of its columns then that only users ask for.
+
+    Parameters
+    ----------
+    frame : DataFrame or Series
+    by : sequence of labels, Series, Index or callables
+    plan : Plan
+    shape : Shape or DataFrame
+        Metadata of the result.
+
+    Returns
+    -------
+    tuple or None
+        DataFrame or Series, and the bytes of the columns. None where ``direct`` does not serve or
+        device memory does not suffice for it, or where the frame has other columns.
+    """
+    # what loses digits is made again by other ways
+    bare = _bare.of(
+        plan,
+        lambda: (
+            of_rows(plan)
+            or (one_pass(plan) and not any(is_watched(output, plan) for output in plan.outputs))
+        ),
+    )
+    if not bare or not isinstance(frame, cudf.DataFrame):
+        return None
+    keys = _bare_columns(frame, by)
+    columns = _bare_columns(frame, [c.label for c in plan.columns])
+    if keys is None or columns is None:
+        return None
+    for column, promised in zip(columns, plan.columns, strict=True):
+        # of other dtypes the values may have to be converted
+        if not (isinstance(column.dtype, np.dtype) and column.dtype == promised.dtype):
+            return None
+    try:
+        result = direct(keys, columns, plan, shape_of(shape))
+    except MemoryError:
+        # the caller has other steps to find memory
+        return None
+    return result, bytes_of((*keys, *columns))
+
+
+def _bare_columns(frame: Any, labels: Sequence[Any]) -> list[Bare] | None:
+    """Columns of a frame by label; None if one is no label of a single level, or not there."""
+    data = frame._data
+    if data.multiindex or not all(isinstance(label, str) and label in data for label in labels):
+        return None
+    return [Bare(data[label]) for label in labels]
+
+
+def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape) -> Any:
+    """One partition to its result in one pass, without a partial in between.
+
+    Parameters
+    ----------
+    keys, columns : sequence of Series
+        Of the partition's rows, as the plan names them.
+    plan : Plan
+        For which ``support.one_pass`` or ``support.of_rows`` holds.
+    shape : Shape
+
+    Returns
+    -------
+    DataFrame or Series
+    """
+    if not plan.grouped:
+        return _direct_of_rows(keys, columns, plan, shape)
+    grouping = Grouping(keys, not plan.dropna)
+    labels = _add_all(grouping, columns, plan)
+    prepared = _prepared.of(plan, lambda: _prepare(plan, shape))
+    if prepared.promised is not shape:
+        prepared = _prepare(plan, shape)
+    shape = prepared.shape
+    if prepared.by_table:
+        dtypes = {
+            f"o{i}": columns[o.column].dtype
+            for i, o in enumerate(plan.outputs)
+            if o.column is not None
+            and keeps_values(o.aggregation)
+            and not is_own(columns[o.column].dtype)
+        }
+        groups = grouping.table(labels, dtypes)
+        if not is_lost(losses_of(groups)):
+            return shaped(without_losses(groups), plan, shape)
+    else:
+        result = Result(shape, [k.dtype for k in keys])
+        group_keys, outputs_and_losses = grouping.run(result.prepare)
+        pairs = list(zip(labels, outputs_and_losses, strict=True))
+        if not is_lost([column for label, column in pairs if label.startswith("l")]):
+            outputs = [column for label, column in pairs if label.startswith("o")]
+            if not plan.dropna:  # a NaN key is a null one
+                group_keys = [nans_to_nulls(key) for key in group_keys]
+            return result.of(group_keys, outputs)
+    # moments lost digits: the states of rows have them restored
+    states = states_of_rows(keys, dict(enumerate(columns)), None, plan, not plan.dropna)
+    groups = with_outputs(finished(states, plan), {}, plan, shape.index, {})
+    return shaped(groups, plan, shape)
+
+
+class _Prepared(NamedTuple):
+    """A plan's shape as promised and as the plan has it.
+
+    Results go ``by_table`` that are sorted or have a dtype that libcudf does not know.
+    """
+
+    promised: Shape
+    shape: Shape
+    by_table: bool
+
+
+def _prepare(plan: Plan, promised: Shape) -> _Prepared:
+    shape = of_plan(promised, plan)
+    return _Prepared(promised, shape, plan.sort or not all(map(is_own, shape.dtypes)))
+
+
+def _add_all(grouping: Grouping, columns: Sequence[Any], plan: Plan) -> list[str]:
+    """Add all outputs of a plan, as for earlier columns of the same kind; their labels."""
+    views = list(map(view, columns))
+    templates = _templates.of(plan, dict)
+    kind = kind_of([*grouping.views, *views])
+    if kind is not None and kind in templates:
+        template, labels = templates[kind]
+        grouping.aggregator.repeat(template, views)
+        return labels
+    grouping.read(views)
+    add = functools.partial(finish_rows, plan=plan, columns=views)
+    labels = add_outputs(grouping, plan, range(len(plan.outputs)), add)
+    template_of_pass = grouping.template(views)
+    if kind is not None and template_of_pass is not None and len(templates) < _KINDS:
+        templates[kind] = template_of_pass, labels
+    return labels
+
+
+def _direct_of_rows(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape) -> Any:
+    """Run ``direct`` for a plan whose outputs are all of whole groups."""
+    whole = {f"k{i}": k for i, k in enumerate(keys)}
+    rows = table(whole | {f"v{c}": columns[c] for c in sorted({*plan.rows, *plan.pairs})})
+    groups, numbering = numbered(keys_of(rows), not plan.dropna)
+    outputs = with_outputs(groups, {"rows": rows}, plan, shape.index, {"rows": numbering})
+    return shaped(outputs, plan, of_plan(shape, plan))
+
 
 __all__ = [
     "alike", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible",
@@ -57,24 +237,17 @@ __all__ = [
 Partial = dict[str, Any]
 
 
-def partial(
-    keys: Sequence[Any],
-    columns: Sequence[Any],
-    index: Any,
-    plan: Plan,
-) -> Partial:
+def partial(keys: Sequence[Any], columns: Sequence[Any], index: Any, plan: Plan) -> Partial:
     """Reduce one partition to one row per local group; see ``host.partial``."""
     if plan.shape == "values":
         # the value joins the keys, and rows without one leave; but every category of a group is
         # counted, those of a group whose values are all null too
         categorical = dtype_class(columns[0].dtype) == "category"
-        wanted = [*(keys if plan.dropna else []), *([] if categorical else columns)]
+        needed = [*(keys if plan.dropna else []), *([] if categorical else columns)]
         keys, columns = [*keys, columns[0]], []
-        if wanted:
-            kept = present(nans_to_nulls(view(wanted[0])))
-            for another in wanted[1:]:
-                kept &= present(nans_to_nulls(view(another)))
-            keys = [_rows(k, kept) for k in keys]
+        if needed:
+            kept = _all_present(nans_to_nulls(view(column)) for column in needed)
+            keys = keys_of(rows_where(table({f"k{i}": k for i, k in enumerate(keys)}), kept))
     tables: Partial = {}
     dropna = plan.dropna and not plan.drops_late and plan.shape != "values"
     if plan.grouped:
@@ -82,7 +255,7 @@ def partial(
     for c in plan.pairs:
         tables[f"pairs{c}"] = _distinct(keys, columns[c], plan, c, dropna)
     for i, kept in enumerate(plan.sketches):
-        tables[f"sketch{i}"] = _entries(keys, columns[kept.column], kept, not dropna)
+        tables[f"sketch{i}"] = sketch_entries(keys, columns[kept.column], kept, not dropna)
     if plan.rows:
         whole = {f"k{i}": k for i, k in enumerate(keys)}
         rows = table(whole | {f"v{c}": columns[c] for c in plan.rows})
@@ -104,7 +277,7 @@ def combine(partials: Sequence[Partial], plan: Plan, least: int | None = None) -
             stacked = _distinct(keys_of(stacked), stacked["v"], plan, int(name[5:]), False)
         elif name.startswith("sketch"):
             kept = plan.sketches[int(name.removeprefix("sketch"))]
-            stacked = _entries(keys_of(stacked), stacked["v"], kept, True)
+            stacked = sketch_entries(keys_of(stacked), stacked["v"], kept, True)
         tables[name] = stacked
     return tables
 
@@ -128,10 +301,8 @@ def finalize(
         columns = {c: rows[f"v{c}"] for c in plan.rows}
         stacked["groups"] = states_of_rows(keys_of(rows), columns, None, plan, True)
     for name in plan.tables:
-        if name.startswith("pairs"):
+        if name.startswith("pairs") and len(partials) > 1:  # those of one are distinct already
             pairs = stacked[name]
-            if len(partials) == 1:  # they are distinct already
-                continue
             stacked[name] = _distinct(keys_of(pairs), pairs["v"], plan, int(name[5:]), False)
     every_key = keys_of(next(iter(stacked.values())))
     least = _least(partials) if least is None else least
@@ -145,7 +316,7 @@ def finalize(
     else:
         name = next(iter(stacked))
         groups, numbering = numbered(keys_of(stacked[name]))
-        if numbering is not None and plan.observed:
+        if plan.observed:
             numberings[name] = numbering
     if plan.shape == "values":
         return values_of(groups, plan, meta)
@@ -154,27 +325,25 @@ def finalize(
     if not plan.observed:
         groups = complete(groups, every_key, plan.dropna)
     shape = of_plan(shape_of(meta), plan)
-    made = with_outputs(groups, stacked, plan, shape.index, numberings)
-    return shaped(made, plan, shape)
+    outputs = with_outputs(groups, stacked, plan, shape.index, numberings)
+    return shaped(outputs, plan, shape)
 
 
 def _least(partials: Sequence[Partial]) -> int:
-    """How many groups several partials have together, at least."""
+    """Least number of groups that several partials have together."""
     return max(len(partial["groups"]) if "groups" in partial else 0 for partial in partials)
 
 
-def _rows(column: Any, kept: cp.ndarray) -> Any:
-    """The rows of a Series for which a condition holds."""
-    mask = view(cudf.Series(kept))
-    made = plc.stream_compaction.apply_retention_mask(plc.Table([view(column)]), mask)
-    return like(made.columns()[0], column.dtype)
+def _all_present(columns: Iterable[plc.Column]) -> cp.ndarray:
+    """Whether rows have a value in every column."""
+    return functools.reduce(iand, map(present, columns))
 
 
 def _without_null_keys(rows: Any) -> Any:
-    if not any(view(key).null_count() for key in keys_of(rows)):
+    keys = [view(key) for key in keys_of(rows)]
+    if not any(key.null_count() for key in keys):
         return rows
-    kept = occurring(keys_of(rows))
-    return table({name: _rows(rows[name], kept) for name in rows.columns})
+    return rows_where(rows, _all_present(keys))
 
 
 def _distinct(keys: Sequence[Any], values: Any, plan: Plan, c: int, dropna: bool) -> Any:
@@ -187,7 +356,7 @@ def _distinct(keys: Sequence[Any], values: Any, plan: Plan, c: int, dropna: bool
     if ordered or dtype_class(values.dtype) == "float":
         # in order of appearance; the kernels would take NaN for null
         columns = [*(nans_to_nulls(view(k)) for k in keys), view(values)]
-        made = plc.stream_compaction.stable_distinct(
+        distinct = plc.stream_compaction.stable_distinct(
             plc.Table(columns),
             list(range(len(columns))),
             plc.stream_compaction.DuplicateKeepOption.KEEP_FIRST,
@@ -196,17 +365,12 @@ def _distinct(keys: Sequence[Any], values: Any, plan: Plan, c: int, dropna: bool
         )
         dtypes = [*(k.dtype for k in keys), values.dtype]
         pairs = table(
-            {n: like(m, d) for n, m, d in zip([*names, "v"], made.columns(), dtypes, strict=True)}
+            {
+                n: like(m, d)
+                for n, m, d in zip([*names, "v"], distinct.columns(), dtypes, strict=True)
+            }
         )
     else:
         pairs = Grouping([*keys, values], keep_nulls=True).table([])
         pairs.columns = [*names, "v"]
     return _without_null_keys(pairs) if dropna else pairs
-
-
-def _entries(keys: Sequence[Any], values: Any, kept: Sketched, keep_nulls: bool) -> Any:
-    """The rows that a sketch keeps of each group."""
-    groups, numbering = numbered(keys, keep_nulls)
-    if numbering is None:
-        numbering = Numbering.of_keys(keys, keys_of(groups))
-    return best.entries(groups, numbering, values, kept)

@@ -86,11 +86,11 @@ def out_of_memory(what: str, refused: str, held: int = 0) -> OutOfDeviceMemory:
 
 def asked_bytes(message: str) -> int | None:
     """Bytes of the allocation that failed, by an allocator's message; None if it has none."""
-    found = re.search(r"[Rr]equested (?:bytes |size[: ]+)?(\d+(?:\.\d+)?)\s*([KMGT]iB|B)?", message)
-    found = found or re.search(r"allocat\w* (\d+(?:\.\d+)?)\s*([KMGT]iB|B|bytes)", message)
-    if found is None:
+    match = re.search(r"[Rr]equested (?:bytes |size[: ]+)?(\d+(?:\.\d+)?)\s*([KMGT]iB|B)?", message)
+    match = match or re.search(r"allocat\w* (\d+(?:\.\d+)?)\s*([KMGT]iB|B|bytes)", message)
+    if match is None:
         return None
-    return int(float(found[1]) * _UNITS.get(found[2] or "B", 1))
+    return int(float(match[1]) * _UNITS.get(match[2] or "B", 1))
 
 
 def free_and_total() -> tuple[int | None, int | None]:
@@ -129,7 +129,7 @@ def limit_of_resource(pools: bool = True) -> int | None:
 
 
 def spill_manager() -> Any | None:
-    """What moves cuDF's buffers to the host; None where its option ``spill`` is off."""
+    """CuDF's manager of spilled buffers; None where its option ``spill`` is off."""
     module = sys.modules.get("cudf.core.buffer.spill_manager")
     return None if module is None else module.get_global_manager()
 
@@ -185,19 +185,19 @@ class Spilled(Generic[T]):
 
     @classmethod
     def of(cls, tables: T) -> Spilled[T]:
-        """The same tables in host memory; those of the device are not released by it."""
+        """Copy tables to host memory; those of the device are not released by it."""
         buffers: list[pickle.PickleBuffer] = []
         data = pickle.dumps(tables, protocol=5, buffer_callback=buffers.append)
         return cls(data, tuple(buffers))
 
     def restored(self) -> T:
         """The tables in device memory again."""
-        made: T = pickle.loads(self.data, buffers=self.buffers)
-        return made
+        tables: T = pickle.loads(self.data, buffers=self.buffers)
+        return tables
 
 
 def after_free(step: Callable[[], T]) -> Callable[[], T]:
-    """The same step once cached memory is given back."""
+    """A step that first gives cached memory back."""
 
     def again() -> T:
         free_cached()
@@ -232,14 +232,14 @@ def first_that_fits(steps: Iterable[Callable[[], T]], fails: Callable[[str], Mem
     MemoryError
         Of ``fails``; that of a step which knows its sizes, as it is.
     """
-    refused, known = "", None
+    refused, failure = "", None
     for step in steps:
         try:
             return step()
         except OutOfDeviceMemory as error:
             # without its traceback, which keeps the step's buffers
-            known = error.with_traceback(None)
-            known.__context__ = None
+            failure = error.with_traceback(None)
+            failure.__context__ = None
         except MemoryError as error:
             refused = refused or str(error)
-    raise known if known is not None else fails(refused)
+    raise failure if failure is not None else fails(refused)

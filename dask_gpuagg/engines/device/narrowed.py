@@ -17,23 +17,37 @@ import pylibcudf as plc
 from pylibcudf.utils import _get_stream
 
 from dask_gpuagg.aggregations import Kind
-from dask_gpuagg.cuda.algorithms import select, sgb
+from dask_gpuagg.cuda.algorithms import sgb
 from dask_gpuagg.cuda.algorithms.select import Selector
 from dask_gpuagg.cuda.algorithms.sgb import Words, array_of
+from dask_gpuagg.cuda.query.structs import Chunk
 from dask_gpuagg.cuda.query.tuning import SIDES
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.background import waiting
-from dask_gpuagg.engines.device import layout
-from dask_gpuagg.engines.device.columns import column_of, like, plain, table, view
-from dask_gpuagg.engines.device.groups import Numbering, counts_of, matches
-from dask_gpuagg.engines.device.outputs import numbered
-from dask_gpuagg.engines.device.passes import keys_of
-from dask_gpuagg.engines.device.stacking import aligned, cast, stack
-from dask_gpuagg.engines.device.whole_groups import can_sort, column_struct, sortable
+from dask_gpuagg.engines.device.columns import (
+    FLOAT64,
+    column_of,
+    gather_columns,
+    keys_of,
+    like,
+    plain,
+    series_from,
+    table,
+    view,
+)
+from dask_gpuagg.engines.device.groups import (
+    can_sort,
+    column_struct,
+    counts_of,
+    matches,
+    sortable,
+)
+from dask_gpuagg.engines.device.library import numbered
+from dask_gpuagg.engines.device.tables import aligned, cast, stack
 from dask_gpuagg.narrowing import Target, interpolation_of, share_inside, target_of, targets
 from dask_gpuagg.plan import Plan
 
-# Of a chunk's rows there is room for one in so many inside of brackets, before a second attempt.
+# Room for rows inside of brackets: one in so many of a chunk's rows, before a second attempt.
 _ROOM = 8
 _ROOM_AT_LEAST = 1 << 16
 
@@ -48,16 +62,9 @@ Counted = dict[str, Any]
 class Brackets:
     """For each target the two words between which a group's order statistics are looked for.
 
-    Attributes
-    ----------
-    keys : DataFrame
-        Of the groups that have brackets.
-    ends : list of arrays of shape (groups, 2)
-        For each target the low and the high ends.
-    others : bool
-        Whether the brackets of all other groups are open, or closed.
-    inside : float
-        The share of all rows that is expected between, by the sample.
+    ``keys`` are of the groups that have brackets, ``ends`` of shape (groups, 2) for each target.
+    The brackets of all ``others`` are open, or closed. ``inside`` is the share of all rows that is
+    expected between, by the sample.
     """
 
     keys: Any
@@ -73,7 +80,7 @@ def is_ready() -> bool:
 
 
 def kept_rows(counted: Counted) -> int:
-    """How many rows were kept."""
+    """Number of rows that were kept."""
     return sum(len(t) for name, t in counted.items() if name.startswith("kept"))
 
 
@@ -88,7 +95,7 @@ def sample(run: Sequence[Any], plan: Plan, stride: int) -> Any:
         if rows not in places:
             places[rows] = _places(rows, stride)
         columns = [*part.keys, *(part.columns[c] for c in plan.rows)]
-        sampled.append(layout.gather(list(map(view, columns)), places[rows]))
+        sampled.append(gather_columns(list(map(view, columns)), places[rows]))
     made = [plc.concatenate.concatenate(list(each)) for each in zip(*sampled, strict=True)]
     pairs = zip(names, made, first, strict=True)
     return table({name: like(column, known.dtype) for name, column, known in pairs})
@@ -110,9 +117,9 @@ def aim(samples: Sequence[Any], plan: Plan) -> Brackets:
     ends = []
     for target in targets(plan):
         column = view(rows[f"v{target.column}"])
-        width = _width(sortable(column))
+        width = max(4, TYPE_BYTES[sortable(column)])
         if len(groups) == 0:
-            ends.append(cp.zeros((0, 2), _word(width)))
+            ends.append(cp.zeros((0, 2), f"u{width}"))
             continue
         with waiting(True):
             selector = _selector(sortable(column), len(groups), target)
@@ -131,13 +138,13 @@ def _cast(sampled: Any, plan: Plan) -> Any:
 def count(keys: Sequence[Any], columns: Sequence[Any], brackets: Brackets, plan: Plan) -> Counted:
     """Count rows by the sides of their group's brackets, and keep those inside."""
     groups, codes = _numbered(keys, not plan.dropna or plan.drops_late)
-    made: Counted = {"keys": groups}
+    counted: Counted = {"keys": groups}
     for i, target in enumerate(targets(plan)):
         column = view(cast(columns[target.column], plan.columns[target.column].dtype))
         ends = _ends_of(groups, brackets, i)
         sides, kept = _counted(column, codes, ends, target)
-        made |= {f"counts{i}": cudf.DataFrame({"n": _series(sides)}), f"kept{i}": kept}
-    return made
+        counted |= {f"counts{i}": cudf.DataFrame({"n": _series(sides)}), f"kept{i}": kept}
+    return counted
 
 
 def _counted(column: plc.Column, codes: cp.ndarray, ends: cp.ndarray, target: Target) -> Any:
@@ -148,16 +155,19 @@ def _counted(column: plc.Column, codes: cp.ndarray, ends: cp.ndarray, target: Ta
     with waiting(True):
         selector = _selector(sortable(column), max(groups, 1), target)
         while True:
-            counts, kept = selector.counts(), selector.candidates(room)
+            counts, candidates = selector.counts(), selector.candidates(room)
             if groups:
                 chunk = _chunk(column, codes, groups)
-                selector.count(chunk, _words(ends), counts, kept)
-            found = selector.kept(kept)
-            if found <= room:
+                selector.count(chunk, _words(ends), counts, candidates)
+            number = selector.kept(candidates)
+            if number <= room:
                 break
-            room = found
+            room = number
     sides = _bytes(counts).view(cp.uint64)[: SIDES * groups]
-    columns = {"g": _array(kept.of_row, 4)[:found], "w": _array(kept.words, width)[:found]}
+    columns = {
+        "g": _array(candidates.of_row, 4)[:number],
+        "w": _array(candidates.words, width)[:number],
+    }
     # copies: the room for more is given back
     return sides, cudf.DataFrame({n: _series(c.copy()) for n, c in columns.items()})
 
@@ -178,9 +188,8 @@ class _Together:
         return cls(groups, cp.split(codes, ends.tolist()), counted)
 
     def like(self, groups: Any) -> _Together:
-        """The same in the numbers of other groups, among which these are."""
-        mine, others = aligned([self.groups, groups])
-        rows, codes = matches(keys_of(mine), keys_of(others))
+        """Renumber the groups by other groups, among which they are."""
+        rows, codes = _matched(self.groups, groups)
         places = cp.empty(len(self.groups), cp.int32)
         places[rows] = codes
         return _Together(groups, [places[each] for each in self.codes], self.counted)
@@ -225,13 +234,13 @@ class _Settling:
         return self
 
     def settle(self, together: _Together) -> _Settling:
-        """The same, and pick what is settled."""
+        """Take the counts, and pick the quantiles that are settled."""
         self.narrow(together)
         of_row, words = together.kept(self._i)
-        kept = self.selector.candidates(len(words))
-        _array(kept.words, words.dtype.itemsize)[: len(words)] = words
-        _array(kept.of_row, 4)[: len(words)] = of_row.astype(cp.uint32)
-        self.selector.pick(kept, len(words))
+        candidates = self.selector.candidates(len(words))
+        _array(candidates.words, words.dtype.itemsize)[: len(words)] = words
+        _array(candidates.of_row, 4)[: len(words)] = of_row.astype(cp.uint32)
+        self.selector.pick(candidates, len(words))
         return self
 
 
@@ -242,10 +251,10 @@ def widened(brackets: Brackets, counted: Sequence[Counted], plan: Plan) -> Brack
         return None
     with waiting(True):
         every = [_Settling(together, brackets, i, plan) for i in range(len(targets(plan)))]
-        found = [one.narrow(together) for one in every]
-    if not any(one.missed for one in found):
+        narrowed = [one.narrow(together) for one in every]
+    if not any(one.missed for one in narrowed):
         return None
-    return Brackets(together.groups, [one.ends.copy() for one in found], others=False)
+    return Brackets(together.groups, [one.ends.copy() for one in narrowed], others=False)
 
 
 def picked(
@@ -262,18 +271,18 @@ def picked(
     if len(together.groups) == 0:
         return table(keys | {f"o{i}": cudf.Series([], dtype="float64") for i in whole})
     second = None if wider is None else _Together.of(again).like(together.groups)
-    found: dict[Target, _Settling] = {}
+    settled: dict[Target, _Settling] = {}
     outputs = {}
     with waiting(True):
         for i, target in enumerate(targets(plan)):
-            found[target] = _Settling(together, brackets, i, plan).settle(together)
-            if second is not None and found[target].missed:
-                found[target].settle(second)
+            settled[target] = _Settling(together, brackets, i, plan).settle(together)
+            if second is not None and settled[target].missed:
+                settled[target].settle(second)
         for i, output in whole.items():
-            one = found[target_of(output)]
+            one = settled[target_of(output)]
             data, mask, nulls = one.selector.made(interpolation_of(output))
             size = len(together.groups)
-            column = plc.Column(layout.FLOAT64, size, data, mask if nulls else None, nulls, 0, [])
+            column = plc.Column(FLOAT64, size, data, mask if nulls else None, nulls, 0, [])
             outputs[f"o{i}"] = plain(column)
     return table(keys | outputs)
 
@@ -281,37 +290,32 @@ def picked(
 def _numbered(keys: Sequence[Any], keep_nulls: bool) -> tuple[Any, cp.ndarray]:
     """The groups of some rows, and the number of each row's group, -1 for none."""
     groups, numbering = numbered(keys, keep_nulls)
-    numbering = numbering or Numbering.of_keys(keys, keys_of(groups))
     return groups, numbering.of_rows(len(keys[0]))
 
 
 def _ends_of(groups: Any, brackets: Brackets, target: int) -> cp.ndarray:
     """The ends of the brackets of groups."""
-    known = brackets.ends[target]
-    ends = cp.empty((len(groups), 2), known.dtype)
+    own = brackets.ends[target]
+    ends = cp.empty((len(groups), 2), own.dtype)
     # open and closed as ``Pair`` of kernels/select/rows.cuh
     ends[:, 0] = 0 if brackets.others else 1
-    ends[:, 1] = np.iinfo(known.dtype).max if brackets.others else 0
-    mine, others = aligned([groups, brackets.keys])
-    rows, codes = matches(keys_of(mine), keys_of(others))
-    ends[rows] = known[codes]
+    ends[:, 1] = np.iinfo(own.dtype).max if brackets.others else 0
+    rows, codes = _matched(groups, brackets.keys)
+    ends[rows] = own[codes]
     return ends
+
+
+def _matched(groups: Any, others: Any) -> tuple[cp.ndarray, cp.ndarray]:
+    """Numbers of the groups that are among others, and their numbers there."""
+    return matches(*map(keys_of, aligned([groups, others])))
 
 
 def _selector(ctype: str, groups: int, target: Target) -> Selector:
     return Selector(sgb.launcher(_get_stream()), ctype, groups, target.q)
 
 
-def _chunk(column: plc.Column, codes: cp.ndarray, groups: int) -> select.Chunk:
-    return select.Chunk(column_struct(column), codes.data.ptr, column.size(), groups, 0)
-
-
-def _width(ctype: str) -> int:
-    return max(4, TYPE_BYTES[ctype])
-
-
-def _word(width: int) -> Any:
-    return cp.dtype(f"u{width}")
+def _chunk(column: plc.Column, codes: cp.ndarray, groups: int) -> Chunk:
+    return Chunk(column_struct(column), codes.data.ptr, column.size(), groups, 0)
 
 
 def _bytes(buffer: Any) -> cp.ndarray:
@@ -321,7 +325,7 @@ def _bytes(buffer: Any) -> cp.ndarray:
 
 def _array(words: Words, width: int) -> cp.ndarray:
     data = _bytes(words.buffer)  # one byte for no words
-    return data[: data.size // width * width].view(_word(width))
+    return data[: data.size // width * width].view(f"u{width}")
 
 
 def _words(array: cp.ndarray) -> Words:
@@ -333,4 +337,4 @@ def _words(array: cp.ndarray) -> Words:
 
 
 def _series(array: cp.ndarray) -> Any:
-    return plain(column_of(cp.ascontiguousarray(array)))
+    return series_from(cp.ascontiguousarray(array))

@@ -3,34 +3,192 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pylibcudf as plc
+from cudf.utils.dtypes import dtype_to_pylibcudf_type
+from pylibcudf.types import TypeId
 
-from dask_gpuagg.engines.device import exact, library_states
+from dask_gpuagg.aggregations import REGISTRY
+from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device.aggregator import Aggregator
-from dask_gpuagg.engines.device.columns import column_at, is_own, names_of, view, view_at
-from dask_gpuagg.engines.device.groups import Grouping, Numbering
-from dask_gpuagg.engines.device.moments import (
+from dask_gpuagg.engines.device.columns import (
+    BOOL8,
+    FLOAT64,
+    INT32,
+    binary,
+    column_at,
+    is_own,
+    keys_of,
+    view,
+    view_at,
+)
+from dask_gpuagg.engines.device.digits import (
+    add_exact_sum,
     is_lost,
     loss_label,
     losses_of,
+    merge_exact_sum,
     repaired_partials,
     repaired_rows,
+    settled_partials,
+    settled_rows,
+    with_sums,
     without_losses,
 )
-from dask_gpuagg.engines.device.states import (
-    finish,
-    is_binned,
-    is_watched,
-    keeps_values,
-    merge,
-    update,
-)
+from dask_gpuagg.engines.device.groups import Grouping, Numbering
+from dask_gpuagg.engines.device.library import state_of_partials, state_of_rows
 from dask_gpuagg.engines.device.support import in_kernels
-from dask_gpuagg.plan import Output, Plan
+from dask_gpuagg.plan import Output, Plan, StateUse
 from dask_gpuagg.states import STATES
+
+# Fields of partials that are integers of every group; those that merge by themselves are summed.
+NEVER_NULL = ("n", "hi", "lo")
+_DECIMALS = (TypeId.DECIMAL32, TypeId.DECIMAL64, TypeId.DECIMAL128)
+
+
+def keeps_values(name: str) -> bool:
+    """Whether a state or an aggregation is one of the values, in their own dtype."""
+    return name in REGISTRY and REGISTRY[name].result == "same"
+
+
+def _numbers(column: plc.Column) -> plc.Column:
+    """Decimals in float64, as moments are made of them; all else as it is."""
+    if column.type().id() not in _DECIMALS:
+        return column
+    return plc.unary.cast(column, FLOAT64)
+
+
+def _truths(column: plc.Column) -> plc.Column:
+    """Strings as whether they are not empty; all else as it is."""
+    if column.type().id() is not TypeId.STRING:
+        return column
+    nothing = plc.Scalar.from_py(0, INT32)
+    return binary("GREATER", plc.strings.attributes.count_bytes(column), nothing, BOOL8)
+
+
+def _is_exact(output: Output, plan: Plan) -> bool:
+    """Whether a mean is made in the unit of the values."""
+    assert output.column is not None
+    cls = dtype_class(plan.columns[output.column].dtype)
+    return cls in ("datetime", "timedelta", "decimal")
+
+
+def is_watched(output: Output, plan: Plan) -> bool:
+    """Whether an output is made of what a pass may lose digits of: moments, or exact sums."""
+    return _power(output) is not None or is_binned(output, plan)
+
+
+def is_binned(output: Output, plan: Plan) -> bool:
+    """Whether an output is made of an exact sum."""
+    return any(STATES[plan.states[i].state].binned for i in output.states)
+
+
+def _power(output: Output) -> int | None:
+    return None if output.custom else REGISTRY[output.aggregation].power
+
+
+def update(aggregator: Aggregator, use: StateUse, columns: Sequence[plc.Column]) -> None:
+    """One state of rows: the outputs are its fields, and for moments then their loss."""
+    if use.state == "size":
+        aggregator.size()
+        return
+    (column,) = columns
+    match use.state:
+        case "osum" if column.type().id() is TypeId.DECIMAL64:
+            aggregator.wide_sum(column)
+        case "isum" | "osum":
+            aggregator.sum(column)
+        case "fsum":
+            aggregator.float_sum(column)
+        case "iprod" | "fprod":
+            aggregator.prod(column)
+        case "any" | "all":
+            getattr(aggregator, use.state)(_truths(column))
+        case "moments":
+            numbers = _numbers(column)
+            aggregator.moments(numbers)
+            aggregator.loss(numbers)
+        case "count" | "min" | "max" | "first" | "last" | "limbs":
+            getattr(aggregator, use.state)(column)
+        case other:
+            raise AssertionError(f"the planner let {other!r} through to the device")
+
+
+def merge(aggregator: Aggregator, use: StateUse, table: Any, prefix: str) -> None:
+    """One state of partials: the outputs are its fields again, and the loss of moments."""
+    record = STATES[use.state]
+    fields = [view_at(table, prefix + name) for name in record.fields]
+    if use.state == "moments":
+        aggregator.moments(*fields)
+        aggregator.loss(*fields)
+        return
+    assert record.kernels, f"the planner let {use.state!r} through to the kernels"
+    for name, field in zip(record.fields, fields, strict=True):
+        getattr(aggregator, "total" if name in NEVER_NULL else record.merge)(field)
+
+
+def finish(aggregator: Aggregator, output: Output, watched: bool, plan: Plan, table: Any) -> None:
+    """One output from the states of partials; of moments their loss too if they are watched."""
+    if output.aggregation == "mean":
+        fields = {
+            f: view_at(table, f"s{i}.{f}")
+            for i in output.states
+            for f in STATES[plan.states[i].state].fields
+        }
+        if "hi" in fields:
+            assert output.column is not None
+            dtype = dtype_to_pylibcudf_type(plan.columns[output.column].dtype)
+            aggregator.merged_limb_mean(fields["hi"], fields["lo"], fields["n"], dtype)
+        elif _is_exact(output, plan):
+            aggregator.merged_exact_mean(fields["sum"], fields["n"])
+        else:
+            aggregator.merged_mean(fields["sum"], fields["n"])
+    elif (power := _power(output)) is not None:
+        (i,) = output.states
+        n, mean, m2 = (view_at(table, f"s{i}.{f}") for f in ("n", "mean", "m2"))
+        ddof = dict(output.parameters).get("ddof", 1)
+        aggregator.merged_spread(n, mean, m2, ddof, power)
+        if watched:
+            aggregator.loss(n, mean, m2)
+    else:
+        (i,) = output.states
+        merge(aggregator, plan.states[i], table, f"s{i}.")
+
+
+def finish_rows(
+    aggregator: Aggregator,
+    output: Output,
+    watched: bool,
+    plan: Plan,
+    columns: Sequence[plc.Column],
+) -> None:
+    """One output from whole rows; of moments and exact sums their loss too if they are watched."""
+    if output.column is None:
+        aggregator.size()
+        return
+    column = columns[output.column]
+    if is_binned(output, plan):
+        if output.aggregation == "mean":
+            aggregator.exact_total_mean(column)
+        else:
+            aggregator.exact_total(column)
+        if watched:
+            aggregator.exact_loss(column)
+    elif output.aggregation == "mean" and _is_exact(output, plan):
+        aggregator.exact_mean(column)
+    elif output.aggregation == "mean":
+        aggregator.mean(column)
+    elif (power := _power(output)) is not None:
+        ddof = dict(output.parameters).get("ddof", 1)
+        numbers = _numbers(column)
+        aggregator.spread(numbers, ddof, power)
+        if watched:
+            aggregator.loss(numbers)
+    else:
+        (i,) = output.states
+        update(aggregator, plan.states[i], [column])
 
 
 def states_of_rows(
@@ -46,37 +204,51 @@ def states_of_rows(
     Of ``unusual`` states, exact sums, the values do not fit the bins of one slot.
     """
     grouping = Grouping(keys, keep_nulls)
-    labels, dtypes = [], {}
     # several states read the same column
-    seen = cache(lambda c: view(columns[c]))
-    grouping.read(seen(c) for use in plan.states if in_kernels(use, plan) for c in use.columns)
+    view_of = cache(lambda c: view(columns[c]))
+    grouping.read(view_of(c) for use in plan.states if in_kernels(use, plan) for c in use.columns)
+
+    def add_binned(i: int, use: StateUse) -> list[str]:
+        names = add_exact_sum(grouping, view_of(use.columns[0]), i in unusual)
+        return [f"s{i}.{name}" for name in names]
+
+    def add(i: int, use: StateUse) -> None:
+        update(grouping.aggregator, use, [view_of(c) for c in use.columns])
+
+    labels = _add_states(plan, add, add_binned)
+    kept = [(i, use) for i, use in enumerate(plan.states) if keeps_values(use.state)]
+    dtypes = {f"s{i}.{use.state}": columns[use.columns[0]].dtype for i, use in kept}
+    dtypes = {label: dtype for label, dtype in dtypes.items() if not is_own(dtype)}
+    groups, also_unusual = settled_rows(grouping.table(labels, dtypes), plan)
+    if also_unusual:
+        again = unusual | also_unusual
+        return states_of_rows(keys, columns, index, plan, keep_nulls, again)
+    groups = repaired_rows(groups, keys, columns, plan)
+
+    def by_library(numbering: Numbering, i: int, use: StateUse) -> dict[str, Any]:
+        return state_of_rows(numbering, use, [columns[c] for c in use.columns], index)
+
+    return _with_library_states(groups, keys, plan, by_library)
+
+
+def _add_states(
+    plan: Plan,
+    add: Callable[[int, StateUse], None],
+    add_binned: Callable[[int, StateUse], list[str]],
+) -> list[str]:
+    """Add the states that the kernels make to passes, and what moments lose; their labels."""
+    labels: list[str] = []
     for i, use in enumerate(plan.states):
         if not in_kernels(use, plan):
             continue
         if STATES[use.state].binned:
-            names = exact.update(grouping, seen(use.columns[0]), i in unusual)
-            labels += [f"s{i}.{name}" for name in names]
+            labels += add_binned(i, use)
             continue
-        update(grouping.aggregator, use, [seen(c) for c in use.columns])
-        fields = [f"s{i}.{f}" for f in STATES[use.state].fields]
-        labels += fields
+        add(i, use)
+        labels += [f"s{i}.{f}" for f in STATES[use.state].fields]
         if use.state == "moments":
             labels.append(loss_label(i))
-        if keeps_values(use.state) and not is_own(columns[use.columns[0]].dtype):
-            dtypes[fields[0]] = columns[use.columns[0]].dtype
-    groups, found = exact.settled_rows(grouping.table(labels, dtypes), plan)
-    if found:
-        again = unusual | found
-        return states_of_rows(keys, columns, index, plan, keep_nulls, again)
-    groups = repaired_rows(groups, keys, columns, plan)
-    uses = [(i, use) for i, use in enumerate(plan.states) if not in_kernels(use, plan)]
-    if uses:
-        numbering = Numbering.of_keys(keys, keys_of(groups))
-        for i, use in uses:
-            made = library_states.update(numbering, use, [columns[c] for c in use.columns], index)
-            for name, values in made.items():
-                groups[f"s{i}.{name}"] = values
-    return groups
+    return labels
 
 
 def merged(stacked: Any, plan: Plan, least: int = 0) -> Any:
@@ -84,50 +256,40 @@ def merged(stacked: Any, plan: Plan, least: int = 0) -> Any:
 
     ``least`` is the rows of the largest of them.
     """
-    grouping = Grouping(keys_of(stacked), keep_nulls=True, least=least)
+    keys = keys_of(stacked)
+    grouping = Grouping(keys, keep_nulls=True, least=least)
     grouping.read(_fields_of(stacked, plan))
-    labels: list[str] = []
-    for i, use in enumerate(plan.states):
-        if not in_kernels(use, plan):
-            continue
-        if STATES[use.state].binned:
-            labels += exact.merge(grouping, stacked, f"s{i}.")
-            continue
-        merge(grouping.aggregator, use, stacked, f"s{i}.")
-        labels += [f"s{i}.{f}" for f in STATES[use.state].fields]
-        if use.state == "moments":
-            labels.append(loss_label(i))
-    kept = [n for n in labels if keeps_values(n.partition(".")[2])]
-    dtypes = {n: column_at(stacked, n).dtype for n in kept}
-    groups = exact.settled_partials(grouping.table(labels, dtypes), plan)
-    groups = repaired_partials(groups, stacked, keys_of(stacked), plan)
-    return _with_library_states(groups, stacked, plan)
+    labels = _add_states(
+        plan,
+        lambda i, use: merge(grouping.aggregator, use, stacked, f"s{i}."),
+        lambda i, use: merge_exact_sum(grouping, stacked, f"s{i}."),
+    )
+    values = [n for n in labels if keeps_values(n.partition(".")[2])]
+    dtypes = {n: column_at(stacked, n).dtype for n in values}
+    groups = settled_partials(grouping.table(labels, dtypes), plan)
+    groups = repaired_partials(groups, stacked, keys, plan)
+    return _with_merged_states(groups, stacked, plan)
 
 
 def finished(stacked: Any, plan: Plan, least: int = 0, merges: bool = True) -> Any:
     """Outputs that the kernels finish, and the merged states of all others.
 
-    Parameters
-    ----------
-    stacked : DataFrame
-        The rows of partials.
-    plan : Plan
-    least : int
-        Rows of the largest of the partials, each of a group of its own.
-    merges : bool
-        Whether partials are merged first where moments lost digits.
+    ``least`` is the rows of the largest partial. Where moments lost digits, partials are merged
+    first if ``merges`` says so.
     """
     grouping = Grouping(keys_of(stacked), keep_nulls=True, least=least)
     if plan.shape == "values":
         merge(grouping.aggregator, plan.states[0], stacked, "s0.")
         return grouping.table(["n"])
     grouping.read(_fields_of(stacked, plan))
-    chosen = [i for i, o in enumerate(plan.outputs) if _finished_in_kernels(o, plan)]
-
-    def add(aggregator: Aggregator, output: Output, watched: bool) -> None:
-        finish(aggregator, output, plan, stacked, watched)
-
-    labels = add_outputs(grouping, plan, chosen, add)
+    # the outputs of a matrix name no states
+    chosen = [
+        i
+        for i, output in enumerate(plan.outputs)
+        if output.states and not is_binned(output, plan)
+        if all(in_kernels(plan.states[state], plan) for state in output.states)
+    ]
+    labels = add_outputs(grouping, plan, chosen, partial(finish, plan=plan, table=stacked))
     dtypes = {}
     for i in chosen:
         output = plan.outputs[i]
@@ -136,12 +298,12 @@ def finished(stacked: Any, plan: Plan, least: int = 0, merges: bool = True) -> A
             dtypes[f"o{i}"] = column_at(stacked, state).dtype
     for i, use in enumerate(plan.states):
         if STATES[use.state].binned:
-            labels += exact.merge(grouping, stacked, f"s{i}.")
-    groups = exact.with_sums(grouping.table(labels, dtypes), plan)
+            labels += merge_exact_sum(grouping, stacked, f"s{i}.")
+    groups = with_sums(grouping.table(labels, dtypes), plan)
     if merges and is_lost(losses_of(groups)):
         # merged first, which restores what was lost; one part of a group has nothing to lose
         return finished(merged(stacked, plan, least), plan, merges=False)
-    return _with_library_states(without_losses(groups), stacked, plan)
+    return _with_merged_states(without_losses(groups), stacked, plan)
 
 
 def add_outputs(
@@ -150,21 +312,9 @@ def add_outputs(
     chosen: Iterable[int],
     add: Callable[[Aggregator, Output, bool], None],
 ) -> list[str]:
-    """Add outputs to the passes over some rows, and what a state loses once.
+    """Add outputs to the passes over some rows, and what a state loses once; their labels.
 
-    Parameters
-    ----------
-    grouping : Grouping
-    plan : Plan
-    chosen : iterable of int
-        Numbers of the outputs.
-    add : callable
-        Adds an output to an aggregator, followed by its loss if the last argument is true.
-
-    Returns
-    -------
-    list of str
-        Labels of what the passes make.
+    ``add`` adds an output to an aggregator, followed by its loss if the last argument is true.
     """
     labels: list[str] = []
     watched: set[tuple[Aggregator, tuple[int, ...]]] = set()
@@ -180,19 +330,25 @@ def add_outputs(
     return labels
 
 
-def _finished_in_kernels(output: Output, plan: Plan) -> bool:
-    # the outputs of a matrix name no states
-    if not output.states or is_binned(output, plan):
-        return False
-    return all(in_kernels(plan.states[i], plan) for i in output.states)
+def _with_merged_states(groups: Any, stacked: Any, plan: Plan) -> Any:
+    def by_library(numbering: Numbering, i: int, use: StateUse) -> dict[str, Any]:
+        return state_of_partials(numbering, use, stacked, f"s{i}.")
+
+    return _with_library_states(groups, keys_of(stacked), plan, by_library)
 
 
-def _with_library_states(groups: Any, stacked: Any, plan: Plan) -> Any:
+def _with_library_states(
+    groups: Any,
+    keys: Sequence[Any],
+    plan: Plan,
+    make: Callable[[Numbering, int, StateUse], dict[str, Any]],
+) -> Any:
+    """The groups with the states that the kernels do not make."""
     uses = [(i, use) for i, use in enumerate(plan.states) if not in_kernels(use, plan)]
     if uses:
-        numbering = Numbering.of_keys(keys_of(stacked), keys_of(groups))
+        numbering = Numbering.of_keys(keys, keys_of(groups))
         for i, use in uses:
-            for name, values in library_states.merge(numbering, use, stacked, f"s{i}.").items():
+            for name, values in make(numbering, i, use).items():
                 groups[f"s{i}.{name}"] = values
     return groups
 
@@ -202,8 +358,3 @@ def _fields_of(stacked: Any, plan: Plan) -> Iterator[plc.Column]:
     for i, use in enumerate(plan.states):
         if in_kernels(use, plan) and not STATES[use.state].binned:
             yield from (view_at(stacked, f"s{i}.{f}") for f in STATES[use.state].fields)
-
-
-def keys_of(groups: Any) -> list[Any]:
-    """The key columns of a table."""
-    return [column_at(groups, c) for c in names_of(groups) if c.startswith("k")]

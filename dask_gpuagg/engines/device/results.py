@@ -1,7 +1,8 @@
-"""Finished groups of the device as the metadata promises them: labels, dtypes, index, order."""
+"""Finished groups as the metadata promises them: labels, dtypes, index, order, all categories."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,23 +20,27 @@ from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.cache import Cache, OfObjects
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device.columns import (
+    BOOL8,
+    NOWHERE,
     array_of,
     as_column,
-    as_cudf_makes,
     as_it_comes,
+    binary,
     buffered,
     column_at,
     column_of,
     floats_of,
     gather,
     like,
-    plain,
+    series_from,
     series_of,
     table,
+    take_rows,
+    unchecked,
     view,
     wrapped,
 )
-from dask_gpuagg.engines.device.groups import matches
+from dask_gpuagg.engines.device.groups import Grouping, matches
 from dask_gpuagg.plan import Output, Plan
 
 # Classes whose means are of the same class; their spread is a float.
@@ -44,17 +49,10 @@ _OWN_MEANS = ("datetime", "timedelta", "decimal")
 
 @dataclass(frozen=True)
 class Shape:
-    """What the metadata promises of a result, read once when the query is planned.
+    """Labels and dtypes that metadata promise of a result, read once when the query is planned.
 
-    Attributes
-    ----------
-    index : tuple
-        Names of the index levels.
-    labels : pandas.Index or hashable
-        Column labels, or the name of a Series.
-    dtypes : tuple of dtypes
-        Of the columns.
-    series : bool
+    ``index`` has the names of the index levels; ``labels`` the column labels, or the name of a
+    Series; ``dtypes`` are of the columns.
     """
 
     index: tuple[Any, ...]
@@ -84,7 +82,7 @@ def index_of(keys: Sequence[Any], names: Sequence[Any]) -> Any:
 
 
 def _index_of(keys: Sequence[ColumnBase], names: Sequence[Any]) -> Any:
-    """The same, by columns.
+    """Index of the groups by their key columns.
 
     It is made as cuDF's own group-by makes it: of the columns as they are. Levels and codes are
     factorized when somebody asks for them, which not many do.
@@ -115,14 +113,14 @@ def _dtype_of(output: Output, plan: Plan, promised: Any) -> Any:
     if rule == "same":
         return source
     if rule == "sum":
-        made = {"bool": "int"}.get(cls, cls)
-        if made in ("int", "uint"):
+        summed = {"bool": "int"}.get(cls, cls)
+        if summed in ("int", "uint"):
             # cuDF's sums of unsigned integers are signed
-            wide = dtype_class(promised) in ("int", made) and promised.itemsize == 8
-            return promised if wide else np.dtype(f"{made}64")
-        if dtype_class(promised) != made:
+            wide = dtype_class(promised) in ("int", summed) and promised.itemsize == 8
+            return promised if wide else np.dtype(f"{summed}64")
+        if dtype_class(promised) != summed:
             return source
-        if made == "timedelta" or (made == "float" and source.itemsize > promised.itemsize):
+        if summed == "timedelta" or (summed == "float" and source.itemsize > promised.itemsize):
             return source
     if rule == "float":
         if cls in _OWN_MEANS and record.power is None:
@@ -138,32 +136,27 @@ def shaped(groups: Any, plan: Plan, shape: Shape) -> Any:
     names = [f"k{i}" for i in range(len(plan.keys))]
     if plan.sort:
         groups = groups.sort_values(names, na_position="last", ignore_index=True)
-    index = index_of([column_at(groups, n) for n in names], shape.index)
-    columns: list[Any] = []
+    columns = [groups._data[n] for n in names]
     for i, dtype in enumerate(shape.dtypes):
         column = column_at(groups, f"o{i}")
-        columns.append(column if column.dtype == dtype else _cast(column, dtype))
+        columns.append((column if column.dtype == dtype else _cast(column, dtype))._column)
+    return _framed(columns, shape)
+
+
+def _framed(columns: Sequence[ColumnBase], shape: Shape) -> Any:
+    """A DataFrame or Series of the keys' columns and then the outputs'."""
+    keys = len(columns) - len(shape.dtypes)
+    index = _index_of(columns[:keys], shape.index)
     if shape.series:
-        result = columns[0]
-        result.index = index
-        result.name = shape.labels
-        return result
-    data = _labelled(shape.labels, [column._column for column in columns])
-    return as_cudf_makes(cudf.DataFrame, data, index)
+        return series_of(columns[keys], shape.labels, index)
+    return unchecked(cudf.DataFrame, _labelled(shape.labels, columns[keys:]), index)
 
 
 class Result:
     """One row per group, of which cuDF's objects are made before the values are there.
 
     They take longer than most kernels, and need neither values nor the number of groups: they are
-    made while kernels run.
-
-    Parameters
-    ----------
-    shape : Shape
-        Of dtypes that are libcudf's own.
-    keys : sequence of dtypes
-        Categories and times in a zone are what libcudf stores them as.
+    made while kernels run. The shape has dtypes of libcudf's own, ``keys`` may have others.
     """
 
     def __init__(self, shape: Shape, keys: Sequence[Any]) -> None:
@@ -177,36 +170,22 @@ class Result:
             dtypes = [as_it_comes(dtype) for dtype in (*self._keys, *self._shape.dtypes)]
             columns = [ColumnBase.create(None, dtype, validate=False) for dtype in dtypes]
             types = [dtype_to_pylibcudf_type(dtype) for dtype in dtypes]
-            self._made = columns, types, self._frame(columns)
+            self._made = columns, types, _framed(columns, self._shape)
 
     def of(self, keys: Sequence[plc.Column], outputs: Sequence[plc.Column]) -> Any:
-        """The DataFrame or Series, which shares the memory of the columns.
-
-        Parameters
-        ----------
-        keys : sequence of pylibcudf.Column
-            Without NaN.
-        outputs : sequence of pylibcudf.Column
-        """
+        """The DataFrame or Series, which shares the memory of the columns; keys are without NaN."""
         self.prepare()
         assert self._made is not None
-        columns, types, made = self._made
+        columns, types, prepared = self._made
         promised = zip(outputs, self._shape.dtypes, types[len(keys) :], strict=True)
         values = [*keys, *(_as_promised(*each) for each in promised)]
         if all(value.type() == t for value, t in zip(values, types, strict=True)):
             for column, value in zip(columns, values, strict=True):
                 column.plc_column = buffered(value)
-            return made
+            return prepared
         # some are of a dtype that was not promised
         own = [as_column(key, dtype) for key, dtype in zip(keys, self._keys, strict=True)]
-        return self._frame([*own, *map(wrapped, values[len(keys) :])])
-
-    def _frame(self, columns: Sequence[ColumnBase]) -> Any:
-        keys, shape = len(self._keys), self._shape
-        index = _index_of(columns[:keys], shape.index)
-        if shape.series:
-            return series_of(columns[keys], shape.labels, index)
-        return as_cudf_makes(cudf.DataFrame, _labelled(shape.labels, columns[keys:]), index)
+        return _framed([*own, *map(wrapped, values[len(keys) :])], self._shape)
 
 
 def _labelled(labels: pd.Index, columns: Sequence[ColumnBase]) -> ColumnAccessor:
@@ -243,25 +222,25 @@ def _accessor_of(labels: pd.Index) -> ColumnAccessor:
     return _accessors.of(key, make)
 
 
-def _as_promised(column: plc.Column, dtype: Any, wanted: plc.DataType) -> plc.Column:
+def _as_promised(column: plc.Column, dtype: Any, promised: plc.DataType) -> plc.Column:
     """Cast to the type of a promised number, where the values are other numbers."""
-    if column.type() == wanted or dtype.kind not in "biuf":
+    if column.type() == promised or dtype.kind not in "biuf":
         return column
-    return plc.unary.cast(column, wanted)
+    return plc.unary.cast(column, promised)
 
 
 def _cast(column: Any, dtype: Any) -> Any:
     if isinstance(dtype, pd.DatetimeTZDtype) and not isinstance(column.dtype, pd.DatetimeTZDtype):
         # means of zoned datetimes are made of their instants
         return like(view(column.astype(f"datetime64[{dtype.unit}]")), dtype)
-    found, promised = dtype_class(column.dtype), dtype_class(dtype)
-    if found == promised == "decimal":
+    own, promised = dtype_class(column.dtype), dtype_class(dtype)
+    if own == promised == "decimal":
         return _decimals(column, dtype)
-    if found in ("category", "decimal", "other"):
+    if own in ("category", "decimal", "other"):
         return column  # categories, precisions and lists are known only now
-    if {found, promised} <= {"string", "object"}:
+    if {own, promised} <= {"string", "object"}:
         return column  # in cuDF all are strings, and each stays what it is
-    if found == "float" and promised in ("bool", "int", "uint"):
+    if own == "float" and promised in ("bool", "int", "uint"):
         return column  # it would lose fractions
     return column.astype(dtype)
 
@@ -269,14 +248,9 @@ def _cast(column: Any, dtype: Any) -> Any:
 def _decimals(column: Any, dtype: Any) -> Any:
     """Decimals in the promised type, or as they are where one of them does not fit it."""
     values = view(column)
-    made = plc.unary.cast(values, dtype_to_pylibcudf_type(dtype))
-    differs = plc.binaryop.binary_operation(
-        plc.unary.cast(made, values.type()),
-        values,
-        plc.binaryop.BinaryOperator.NOT_EQUAL,
-        plc.DataType(plc.TypeId.BOOL8),
-    )
-    return column if array_of(differs, False).any() else like(made, dtype)
+    decimals = plc.unary.cast(values, dtype_to_pylibcudf_type(dtype))
+    differs = binary("NOT_EQUAL", plc.unary.cast(decimals, values.type()), values, BOOL8)
+    return column if array_of(differs, False).any() else like(decimals, dtype)
 
 
 def values_of(counts: Any, plan: Plan, meta: Any) -> Any:
@@ -302,13 +276,13 @@ def _every_category(counts: Any, names: list[str]) -> Any:
     size = len(values.dtype.categories)
     groups = counts[names[:-1]].drop_duplicates(ignore_index=True)
     row = cp.arange(len(groups) * size, dtype=cp.int32)
-    columns = {n: like(gather(view(groups[n]), row // size), groups[n].dtype) for n in names[:-1]}
+    columns = {n: take_rows(groups[n], row // size) for n in names[:-1]}
     codes = plc.unary.cast(column_of(row % size), view(values).type())
     columns[names[-1]] = like(codes, values.dtype)
     rows, places = matches([counts[n] for n in names], [columns[n] for n in names])
     dense = cp.zeros(len(row), dtype=cp.int64)
     dense[places] = array_of(view(counts["n"]))[rows]
-    return table(columns | {"n": plain(column_of(dense))})
+    return table(columns | {"n": series_from(dense)})
 
 
 def matrix_of(groups: Any, plan: Plan, meta: Any) -> Any:
@@ -321,34 +295,93 @@ def matrix_of(groups: Any, plan: Plan, meta: Any) -> Any:
     cube, filled = cp.empty((n, m, m)), cp.empty((n, m, m), dtype=bool)
     for i, use in enumerate(plan.states):
         state = {f: floats_of(view(groups[f"s{i}.{f}"])) for f in ("n", "cxx", "cxy", "cyy")}
-        made, known = _MATRIX[output.aggregation](state, dict(output.parameters))
+        if output.aggregation == "cov":
+            freedom = state["n"] - dict(output.parameters).get("ddof", 1)
+            made, known = state["cxy"] / freedom, freedom > 0
+        else:
+            made = cp.clip(state["cxy"] / cp.sqrt(state["cxx"] * state["cyy"]), -1.0, 1.0)
+            known = state["n"] > 1
         a, b = use.columns
         cube[:, a, b] = cube[:, b, a] = made
         filled[:, a, b] = filled[:, b, a] = known
     row = cp.arange(n * m, dtype=cp.int32)
-    repeated = [like(gather(view(groups[k]), row // m), groups[k].dtype) for k in names]
+    repeated = [take_rows(groups[k], row // m) for k in names]
     # few labels, repeated by row
     labels = cudf.Series(pd.Series(list(meta.columns)))
-    repeated.append(like(gather(view(labels), row % m), labels.dtype))
+    repeated.append(take_rows(labels, row % m))
     columns = {}
     for j in range(m):
-        made = plain(column_of(cp.ascontiguousarray(cube[:, :, j].reshape(n * m))))
-        known = plain(column_of(cp.ascontiguousarray(filled[:, :, j].reshape(n * m))))
-        columns[j] = made.where(known, None)
+        values, known = (
+            series_from(cp.ascontiguousarray(cells[:, :, j].reshape(n * m)))
+            for cells in (cube, filled)
+        )
+        columns[j] = values.where(known, None)
     result = cudf.DataFrame(columns)
     result.index = index_of(repeated, meta.index.names)
     result.columns = meta.columns.view()
     return result
 
 
-def _cov(state: dict[str, Any], parameters: dict[str, Any]) -> tuple[Any, Any]:
-    freedom = state["n"] - parameters.get("ddof", 1)
-    return state["cxy"] / freedom, freedom > 0
+def complete(groups: Any, keys: Sequence[Any], dropna: bool) -> Any:
+    """Append the groups that no row has, with null for all that is not a key.
+
+    ``groups`` has one row per group that has rows, ``keys`` are of all rows, those with null keys
+    included. With ``dropna`` null is no level of a key.
+    """
+    categorical = [dtype_class(k.dtype) == "category" for k in keys]
+    if not any(categorical):
+        return groups
+    expected = _expected(keys, categorical, dropna)
+    names = [f"k{i}" for i in range(len(keys))]
+    there, _ = matches(expected, [groups[n] for n in names])
+    missing = cp.ones(len(expected[0]), dtype=bool)
+    missing[there] = False
+    missing = cp.flatnonzero(missing).astype(cp.int32)
+    columns = {}
+    for name, key in zip(names, expected, strict=True):
+        parts = [view(groups[name]), gather(view(key), missing)]
+        columns[name] = like(plc.concatenate.concatenate(parts), groups[name].dtype)
+    rows = cp.full(len(groups) + len(missing), NOWHERE, dtype=cp.int32)
+    rows[: len(groups)] = cp.arange(len(groups), dtype=cp.int32)
+    for name in groups.columns:
+        if name not in columns:
+            column = view(groups[name])
+            if len(groups):
+                column = gather(column, rows)
+            else:
+                column = plc.Column.all_null_like(column, len(rows))
+            columns[name] = like(column, groups[name].dtype)
+    return table(columns)
 
 
-def _corr(state: dict[str, Any], parameters: dict[str, Any]) -> tuple[Any, Any]:
-    corr = state["cxy"] / cp.sqrt(state["cxx"] * state["cyy"])
-    return cp.clip(corr, -1.0, 1.0), state["n"] > 1
+def _expected(keys: Sequence[Any], categorical: Sequence[bool], dropna: bool) -> list[Any]:
+    """Every combination of the categories, with every combination of the other keys that occurs."""
+    levels = {i: _levels(key, dropna) for i, key in enumerate(keys) if categorical[i]}
+    others = [i for i in range(len(keys)) if i not in levels]
+    product, repeats = math.prod(level.size() for level in levels.values()), 1
+    if others:
+        combinations = Grouping([keys[i] for i in others], keep_nulls=not dropna).table([])
+        repeats = len(combinations)
+    number = cp.arange(product * repeats)
+    columns = {}
+    for j, i in enumerate(others):
+        columns[i] = take_rows(combinations[f"k{j}"], (number // product).astype(cp.int32))
+    rest = number % product
+    for i in reversed(levels):
+        size = levels[i].size()
+        codes = (rest % size).astype(cp.int32)
+        columns[i] = like(gather(levels[i], codes), keys[i].dtype)
+        rest //= size
+    return [columns[i] for i in range(len(keys))]
 
 
-_MATRIX = {"cov": _cov, "corr": _corr}
+def _levels(key: Any, dropna: bool) -> plc.Column:
+    """Codes of all categories of a key; null is one more where it occurs."""
+    codes = view(key)
+    size = len(key.dtype.categories)
+    null = not dropna and codes.null_count() > 0
+    every = plc.unary.cast(column_of(cp.arange(size, dtype=cp.int32)), codes.type())
+    if not null:
+        return every
+    rows = cp.append(cp.arange(size, dtype=cp.int32), cp.int32(NOWHERE))
+    return gather(every, rows)

@@ -1,4 +1,4 @@
-"""What the device engine can run, decided without importing cuDF."""
+"""Plans that the device engine can run, decided without importing cuDF."""
 
 from __future__ import annotations
 
@@ -21,41 +21,33 @@ def in_kernels(use: StateUse, plan: Plan) -> bool:
     """Whether our kernels make a state; else libcudf does."""
     classes, library = STATES[use.state].kernels, STATES[use.state].libcudf
     dtypes = [plan.columns[c].dtype for c in use.columns]
-    if any(_is_decimal128(dtype) and "decimal" in library for dtype in dtypes):
+    if "decimal" in library and any(
+        getattr(dtype, "precision", 0) > _DIGITS_OF_64_BITS for dtype in dtypes
+    ):
         return False
     return bool(classes) and all(dtype_class(dtype) in classes for dtype in dtypes)
 
 
-def _is_decimal128(dtype: Any) -> bool:
-    return getattr(dtype, "precision", 0) > _DIGITS_OF_64_BITS
-
-
-# Of the plans used last: each task asks.
+# For the plans used last: each task asks.
 _of_one_pass: OfObjects[bool] = OfObjects(8)
 
 
 def one_pass(plan: Plan) -> bool:
     """Whether one pass of the kernels over the only partition gives the finished groups."""
-    return _of_one_pass.of(plan, lambda: _is_of_one_pass(plan))
-
-
-def _is_of_one_pass(plan: Plan) -> bool:
-    return (
-        plan.shape == "groups"
-        and plan.tables == ("groups",)
-        and not _has_unobserved(plan)
-        and all(in_kernels(use, plan) for use in plan.states)
-    )
+    return _of_one_pass.of(plan, lambda: _in_one_table(plan) and not _has_unobserved(plan))
 
 
 def reads_once(plan: Plan) -> bool:
     """Whether the kernels read rows once and one after another, and nothing else reads them."""
+    return _in_one_table(plan) and not any(STATES[u.state].order_sensitive for u in plan.states)
+
+
+def _in_one_table(plan: Plan) -> bool:
+    """Whether a partial is one table of states that the kernels make."""
     return (
-        plan.tables == ("groups",)
-        and plan.shape == "groups"
-        and all(
-            in_kernels(use, plan) and not STATES[use.state].order_sensitive for use in plan.states
-        )
+        plan.shape == "groups"
+        and plan.tables == ("groups",)
+        and all(in_kernels(use, plan) for use in plan.states)
     )
 
 

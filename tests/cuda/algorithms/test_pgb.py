@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from dask_gpuagg.cuda.algorithms import pgb as partitioned
-from dask_gpuagg.cuda.call.call import Args, Counters, Table
 from dask_gpuagg.cuda.choice import choose, skew
 from dask_gpuagg.cuda.choice import partitions as partitioning
 from dask_gpuagg.cuda.choice.decision import PgbFold, PgbUr
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query import tuning
+from dask_gpuagg.cuda.query.forms import BY_ROW, CODED, Wide
 from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.structs import Args, Counters, Table
 from dask_gpuagg.cuda.query.types import PRESENT, KernelOutput, KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime.driver import Device
 
@@ -324,14 +325,14 @@ def test_other_keys_are_hashed(estimate: KeySummary, rows: int) -> None:
 
 
 def test_columns_are_written_at_once_only_where_groups_are_final() -> None:
-    bare = replace(SUM, outputs=(KernelOutput("Field<0, f64>", "f64", False),))
-    nullable = replace(SUM, outputs=(KernelOutput("Field<0, f64>", "f64", True),))
+    bare = replace(SUM, outputs=(KernelOutput("Field", (0,), "f64"),))
+    nullable = replace(SUM, outputs=(KernelOutput("Field", (0,), "f64", True),))
     # a mean of partials: of the sum of one column and the counts in another
     of_two = replace(
         bare,
         inputs=(*bare.inputs, ValuePart("i64", False)),
         states=(*bare.states, KernelState("IntegerSum", (1,))),
-        outputs=(KernelOutput("Mean<0, 1, false>", "f64", False),),
+        outputs=(KernelOutput("Mean", (0, 1), "f64"),),
     )
     assert of_two.folds
     assert not of_two.folds_outputs
@@ -349,7 +350,7 @@ def test_columns_are_written_at_once_only_where_groups_are_final() -> None:
     assert hot.hot_buckets
     assert partitioning.writes_columns(bare, hot)
     wide = replace(bare, keys=(WORD, WORD))
-    assert wide.family == "Wide"
+    assert isinstance(wide.form, Wide)
     assert partitioning.writes_columns(wide, hot)
     assert partitioning.writes_columns(wide, choose.decide(wide, 10**8, hashed, H200, "pgb_fold"))
     text = replace(bare, keys=(KeyPart("i32", False, string=True), WORD))
@@ -381,7 +382,7 @@ def test_made_words_are_not_narrow() -> None:
 
 def test_codes_are_numbers() -> None:
     text = KeyPart("i32", False, string=True)
-    query = replace(SUM, keys=(text, text), coded=True)
+    query = replace(SUM, keys=(text, text), chosen=CODED)
     for words, kernel in (((0, 1_000_000), "direct"), ((5, 2**31), "pgb")):
         estimate = KeySummary(10**6, 10**6, 0.0, 0.0, bounds=words)
         decision = choose.decide(query, 10**8, estimate, H200)
@@ -405,7 +406,7 @@ def test_few_rows_are_not_partitioned() -> None:
 def test_keys_by_row_are_not_partitioned() -> None:
     strings = Query((KeyPart("i32", False, string=True),), False, SUM.inputs, SUM.states, ())
     assert decided(strings, 1_000_000).kernel == "pgb"
-    assert decided(replace(strings, by_row=True), 1_000_000).kernel == "lphga"
+    assert decided(replace(strings, chosen=BY_ROW), 1_000_000).kernel == "lphga"
 
 
 MINIMA = replace(

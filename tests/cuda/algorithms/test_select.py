@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda.algorithms import distinct
 from dask_gpuagg.cuda.algorithms import select as selection
 from dask_gpuagg.cuda.algorithms.sgb import BETWEEN
 from dask_gpuagg.cuda.query.tuning import SIDES
@@ -321,10 +320,10 @@ def test_what_is_sorted() -> None:
     assert not selection.selects(most, selection.GROUPS_AT_MOST + 1, 8)
     assert not selection.selects(selection.ROWS_FROM - 1, 1, 8)
     assert selection.selects(selection.ROWS_FROM, 1, 8)
-    assert not distinct.divides(most, 0, 8)
-    assert not distinct.divides(most, 1_000, 2)
-    assert not distinct.divides(most, selection.GROUPS_AT_MOST + 1, 8)
-    assert distinct.divides(most, selection.GROUPS_AT_MOST, 4)
+    assert not selection.divides(most, 0, 8)
+    assert not selection.divides(most, 1_000, 2)
+    assert not selection.divides(most, selection.GROUPS_AT_MOST + 1, 8)
+    assert selection.divides(most, selection.GROUPS_AT_MOST, 4)
 
 
 # Milliseconds on one H200: selected or in parts, and sorted.
@@ -355,7 +354,7 @@ def test_medians_are_made_the_faster_way(
 def test_distinct_values_are_counted_the_faster_way(
     rows_: int, groups: int, width: int, ours: float, sort: float
 ) -> None:
-    assert distinct.divides(rows_, groups, width) == (ours < sort)
+    assert selection.divides(rows_, groups, width) == (ours < sort)
 
 
 @pytest.mark.parametrize("groups", [1, 3, 81, 82, 1000, 65_536])

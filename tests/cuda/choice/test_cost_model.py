@@ -19,6 +19,7 @@ from dask_gpuagg.cuda.choice.cost_model import least_ms
 from dask_gpuagg.cuda.choice.costs import shipped
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb
 from dask_gpuagg.cuda.choice.summary import KeySummary
+from dask_gpuagg.cuda.query.forms import STEPPED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime.driver import Device
@@ -222,7 +223,7 @@ def test_forced_kernels_are_not_timed(kernel: str) -> None:
 
 
 def test_keys_divided_by_their_step_take_the_scatter_longer() -> None:
-    stepped = replace(SUM, ranged=True, stepped=True)
+    stepped = replace(SUM, chosen=STEPPED)
     (_, plain), (_, divided) = (told(query, 10**8, 50_000, "pgb") for query in (SUM, stepped))
     # as long as a column is read, unless memory hides some of it
     assert plain < divided < plain + 1.01 * 10**8 * COSTS.load_ps * 1e-9

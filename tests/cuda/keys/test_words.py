@@ -18,19 +18,19 @@ from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.choice.choose import decide
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.keys import ranges as kept
-from dask_gpuagg.cuda.keys import steps
 from dask_gpuagg.cuda.keys import words as forms
 from dask_gpuagg.cuda.keys.codes import WORD_BITS
 from dask_gpuagg.cuda.keys.ranges import (
     Numbering,
     numbered_by_ranges,
+    numbered_by_steps,
     packed_ranges,
     range_columns,
     remember_out_of_range,
     two_word_ranges,
 )
-from dask_gpuagg.cuda.keys.steps import numbered_by_steps
 from dask_gpuagg.cuda.keys.words import narrowed, representations_of, slot_words
+from dask_gpuagg.cuda.query.forms import HASHED, PACKED, QUOTIENTS, RANGED, STEPPED, WIDE_RANGED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KeyPart
 from dask_gpuagg.cuda.sampling import repeat
@@ -77,7 +77,7 @@ def test_ranges_that_keys_may_fill_are_near(seen: list[tuple[int, int]], rows: i
 
 def test_dense_pairs_are_addressed_directly() -> None:
     number = KeyPart("i64", False)
-    query = replace(FIVE, keys=(number, number), ranged=True)
+    query = replace(FIVE, keys=(number, number), chosen=RANGED)
     # 256 times 256 values, as a sample sees them, and as many rows of each
     ranges = packed_ranges([(0, 255), (-10, 245)], 10**8)
     assert ranges is not None
@@ -95,18 +95,18 @@ def test_keys_that_fit_a_word_may_be_numbered() -> None:
 
     def form(*keys: KeyPart, rows: int = 10**8, far: int = 255) -> Any:
         query = Query(keys, True, (), (), ())
-        assert query.family == "Packed"
+        assert query.form == PACKED
         return numbered_by_ranges(query, [(-5, far)] * len(keys), rows)
 
     made = form(KeyPart("i32", False), KeyPart("u16", True))
     assert made is not None
     query, ranges, steps = made
-    assert (query.family, query.extra_columns, query.key_outputs) == ("Ranged", 2, 2)
+    assert (query.form, query.extra_columns, query.key_outputs) == (RANGED, 2, 2)
     assert not steps
     assert [base for base, _ in ranges] == [-10, -10]
     assert [column.data for column in range_columns(ranges)] == [2**64 - 10] * 2
     assert [column.data for column in made.columns] == [2**64 - 10] * 2
-    assert representations_of(replace(query, ranged=False))[1] == query
+    assert representations_of(replace(query, chosen=None))[1] == query
     # more combinations than twice the rows, one column, no integers
     assert form(KeyPart("i32", False), KeyPart("u16", True), rows=30_000) is None
     assert form(KeyPart("i32", False), KeyPart("u16", True), far=10**6) is None
@@ -144,7 +144,7 @@ def test_keys_that_lie_whole_steps_apart(
         assert len(keys) < 16 or not -(2**63) + span < first < 2**63 - span
         return
     ((base, codes),) = made.ranges
-    assert (made.query.family, made.query.extra_columns) == ("Ranged", 2)
+    assert (made.query.form, made.query.extra_columns) == (STEPPED, 2)
     # the step may be a multiple of the one that was meant
     assert made.step % step == 0
     columns = made.columns
@@ -187,9 +187,9 @@ def quotient(whole: float, parts: Any) -> float:
     return fma(fma(-near, parts.offset, whole), inverse, near)
 
 
-@given(st.integers(0, 2**53), st.sampled_from(steps._PARTS))
+@given(st.integers(0, 2**53), st.sampled_from(kept._PARTS))
 def test_quotients_are_rounded_correctly(whole: int, parts: int) -> None:
-    query = Query((KeyPart("f64", False),), False, (), (), (), ranged=True, stepped=True)
+    query = Query((KeyPart("f64", False),), False, (), (), (), chosen=QUOTIENTS)
     column, _ = Numbering(query, [(0, 1)], [parts]).columns
     assert quotient(float(whole), column) == whole / parts
 
@@ -269,7 +269,7 @@ def test_keys_with_values_between_the_steps_are_taken_as_they_are(
     "sizes", [(80, 80), (1_000, 12), (100, 100, 100), (128, 128, 128), (100_000, 31)]
 )
 def test_combinations_that_all_occur_have_slots(sizes: tuple[int, ...]) -> None:
-    query = replace(SUM, keys=(KeyPart("i64", False),) * len(sizes), ranged=True)
+    query = replace(SUM, keys=(KeyPart("i64", False),) * len(sizes), chosen=RANGED)
     ranges = packed_ranges([(1, size) for size in sizes], 10**8)
     assert ranges is not None
     groups, numbers = math.prod(sizes), math.prod(codes for _, codes in ranges)
@@ -319,14 +319,14 @@ def test_two_words_hold_what_was_seen_and_more(seen: list[tuple[int, int]]) -> N
 
 def test_keys_wider_than_two_words_may_fit_them(monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query((KeyPart("i64", True),) * 4, True, (), (), ())
-    assert query.family == "Hashed"
+    assert query.form == HASHED
     monkeypatch.setattr(kept, "_out_of_range", Cache(256))
     monkeypatch.setattr(forms, "_bounds", lambda call: [(-5, 10**9 - 6)] * 4)
     with_nulls = [SimpleNamespace(mask=1)] * 4
     call: Any = SimpleNamespace(query=query, rows=10**8, about=(), columns=with_nulls)
     made, columns, codes = narrowed(call)
-    assert (made.family, made.made_words, made.extra_columns, codes) == ("Wide", 2, 6, None)
-    assert not made.gathered
+    assert (made.form, made.form.made_words, made.extra_columns, codes) == (WIDE_RANGED, 2, 6, None)
+    assert not made.form.is_gathered
     assert "ranges" not in made.units
     assert made in representations_of(query)
     assert [column.offset for column in columns] == [32] * 4
@@ -349,7 +349,7 @@ def test_representations_of_a_query() -> None:
     wide = KeyPart("i128", True)
 
     def families(*keys: KeyPart) -> list[str]:
-        return [q.family for q in representations_of(Query(keys, True, (), (), ()))]
+        return [q.form.name for q in representations_of(Query(keys, True, (), (), ()))]
 
     assert families(number) == ["Packed"]
     assert families(number, number) == ["Wide", "Ranged"]
@@ -397,9 +397,9 @@ def paired(
         into[:] = np.resize(np.roll(days, -(first * 31)), len(into)).tolist()
 
     monkeypatch.setattr(forms, "_bounds", lambda call: bounds)
-    monkeypatch.setattr(steps, "read_back", read_back)
+    monkeypatch.setattr(kept, "read_back", read_back)
     monkeypatch.setattr(kept, "_out_of_range", Cache(8))
-    monkeypatch.setattr(steps, "_steps", Cache(8))
+    monkeypatch.setattr(kept, "_steps", Cache(8))
     # compiled for columns that all may have nulls, where one has
     query = replace(SUM, keys=(KeyPart("i64", True), KeyPart("i32", True)))
     mask = 1 if masked else None
@@ -412,7 +412,7 @@ def test_days_beside_stores_are_numbered_by_steps(monkeypatch: pytest.MonkeyPatc
     days = np.arange(-100, 265) * DAY
     call, read = paired(monkeypatch, days)
     query, columns, codes = narrowed(call)
-    assert (query.family, query.ranged, query.stepped, codes) == ("Ranged", True, True, None)
+    assert (query.form, codes) == (STEPPED, None)
     assert query.extra_columns == len(columns) == 4
     assert [column.offset for column in columns[:2]] == [DAY, 1]
     day, store = [columns[0], columns[2]], [columns[1], columns[3]]
@@ -425,11 +425,11 @@ def test_days_beside_stores_are_numbered_by_steps(monkeypatch: pytest.MonkeyPatc
     assert len(read) >= 32
     assert max(read) > 0.9 * ROWS
     before = len(read)
-    assert narrowed(call)[0].stepped
+    assert narrowed(call).query.form == STEPPED
     assert len(read) == before
     # where rows were no such steps, wider ranges follow
     remember_out_of_range(call.query, call.about)
-    assert not narrowed(call)[0].stepped
+    assert narrowed(call).query.form != STEPPED
 
 
 @pytest.mark.parametrize(
@@ -446,10 +446,10 @@ def test_days_beside_stores_are_numbered_by_steps(monkeypatch: pytest.MonkeyPatc
 def test_pairs_that_steps_do_not_number(
     days: Any, more: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not narrowed(paired(monkeypatch, days, **more)[0])[0].stepped
+    assert narrowed(paired(monkeypatch, days, **more)[0]).query.form != STEPPED
 
 
 def test_forced_kernels_without_slots_have_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     call, read = paired(monkeypatch, np.arange(365) * DAY)
-    assert not narrowed(call, slots=False)[0].stepped
+    assert narrowed(call, slots=False).query.form != STEPPED
     assert not read

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.query.canonical import STATES_IN_ORDER, canonical
-from dask_gpuagg.cuda.query.common import KEYS, common
+from dask_gpuagg.cuda.query.forms import WIDE
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import STATE_BYTES, KernelOutput, KeyPart
+from dask_gpuagg.cuda.warm import KEYS, common
 from tests.cuda.specialisations import EVERY, INT64, TABLE, Builder, key, string
 
 # What may be asked of a column; merged: of three or two columns of partials.
@@ -38,16 +39,17 @@ def built(asked: Asked, columns: list[tuple[str, bool]]) -> tuple[Query, list[in
             case "mean of partials":
                 total = builder.state("FloatSum", read(fields[0], "f64", masked))
                 n = builder.state("IntegerSum", read(fields[1], "i64", False))
-                builder.output(f"Mean<{total}, {n}, true>", "f64", True)
+                builder.output("Mean", (total, n), "f64", True)
             case "sum of partials":
                 total = builder.state("FloatSum", read(fields[0], "f64", masked))
-                builder.output(f"Field<{total}, f64>", "f64")
+                builder.output("Field", total, "f64")
             case "spread of partials":
                 of = [
                     read(100 + f, t, False)
                     for f, t in zip(fields, ("i64", "f64", "f64"), strict=True)
                 ]
-                builder.output(f"Spread<{builder.state('MergedMoments', *of)}, 1, 1>", "f64", True)
+                state = builder.state("MergedMoments", *of)
+                builder.output("Spread", state, "f64", True, (1, 1))
             case _:
                 builder.add(name, read(c, ctype, masked))
     return builder.query, list(inputs)
@@ -162,7 +164,7 @@ def test_keys_with_and_without_nulls_are_two_queries(
         query = Builder(*asked, keep_nulls=keep_nulls).query
         made = canonical(query).query
         # tables hold the keys as they would, and no null is overlooked
-        assert made.family == query.family
+        assert made.form == query.form
         assert all(m.masked or not k.masked for m, k in zip(made.keys, asked, strict=True))
         if not any(nulls):
             assert made == query
@@ -177,5 +179,5 @@ def test_many_narrow_keys_keep_their_word() -> None:
     seven = Builder(*asked, keep_nulls=True).query
     assert all(k.masked for k in canonical(seven).query.keys)
     fifteen = Builder(*asked, *[key("u8")] * 8, keep_nulls=True).query
-    assert fifteen.family == "Wide"
+    assert fifteen.form == WIDE
     assert canonical(fifteen).query == fifteen

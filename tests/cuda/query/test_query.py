@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import pickle
 from dataclasses import replace
 
@@ -10,10 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda.algorithms import encode, key_runs, pgb, sgb, sp_ega
-from dask_gpuagg.cuda.call import call
-from dask_gpuagg.cuda.keys import codes, words
-from dask_gpuagg.cuda.query.instantiations import UNITS, TranslationUnit
+from dask_gpuagg.cuda.query.forms import BY_ROW, HASHED, PACKED, WIDE
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import (
     STATE_BYTES,
@@ -22,8 +18,6 @@ from dask_gpuagg.cuda.query.types import (
     KeyPart,
     ValuePart,
 )
-from dask_gpuagg.cuda.runtime.compiler import compile_source
-from dask_gpuagg.cuda.sampling import repeat, sample
 from tests.cuda.specialisations import TABLE
 
 key_parts = st.tuples(st.sampled_from(list(TYPE_BYTES)), st.booleans()).map(lambda of: KeyPart(*of))
@@ -45,20 +39,20 @@ def test_packed_keys_fit_a_word(keys: list[KeyPart], keep_nulls: bool) -> None:
     bits = sum(8 * TYPE_BYTES[k.ctype] for k in keys)
     flags = sum(k.masked or k.ctype in ("f32", "f64") for k in keys) if keep_nulls else 0
     if len(keys) == 1:
-        assert (made.family == "Packed") == (bits <= 64)
+        assert (made.form == PACKED) == (bits <= 64)
     else:
-        assert (made.family == "Packed") == (bits + flags <= 64)
-    if made.family != "Packed":
-        assert made.family == ("Wide" if bits + flags <= 128 else "Hashed")
+        assert (made.form == PACKED) == (bits + flags <= 64)
+    if made.form != PACKED:
+        assert made.form == (WIDE if bits + flags <= 128 else HASHED)
     assert made.key_outputs == (len(keys) if bits + flags <= 128 or bits == 64 else 1)
 
 
 @given(st.lists(key_parts, max_size=3), strings, st.booleans())
 def test_strings_are_never_packed(others: list[KeyPart], text: KeyPart, keep_nulls: bool) -> None:
     made = by(*others, text, keep_nulls=keep_nulls)
-    assert made.family == "Hashed"
+    assert made.form == HASHED
     assert made.key_outputs == 1
-    assert replace(made, by_row=True).family == "ByRow"
+    assert replace(made, chosen=BY_ROW).form == BY_ROW
 
 
 @pytest.mark.parametrize(
@@ -80,8 +74,8 @@ def test_the_null_flags_need_room(
     ctypes: list[str], masked: bool, dropped: bool, kept: bool
 ) -> None:
     keys = [KeyPart(c, masked) for c in ctypes]
-    assert (by(*keys).family == "Packed") == dropped
-    assert (by(*keys, keep_nulls=True).family == "Packed") == kept
+    assert (by(*keys).form == PACKED) == dropped
+    assert (by(*keys, keep_nulls=True).form == PACKED) == kept
 
 
 def test_nan_keys_are_null() -> None:
@@ -149,7 +143,7 @@ def test_columns_are_numbered_keys_first() -> None:
     keys = "StringColumn<i32, 0, true>, KeyColumn<i64, 2, false>>"
     # the words come last, the first rows are the last state
     assert f"Hashed<true, 5, 2, {keys}" in source
-    assert f"ByRow<true, {keys}" in replace(of, by_row=True).source().source
+    assert f"ByRow<true, {keys}" in replace(of, chosen=BY_ROW).source().source
     assert "Row<Input<f32, 3, true>, Input<u8, 4, false>>" in source
     assert "States<FloatSum<0>, Max<u8, 1>, AnyRow>" in source
     assert "Query<Key, Kept, Read, 6, false>" in source
@@ -167,54 +161,11 @@ def test_different_queries_have_different_sources() -> None:
     assert len({q.source().source for q in TABLE.values()}) == len(set(TABLE.values()))
 
 
-# ---- structs that host and device share --------------------------------------------------------
-
-STRUCTS = {
-    "Column": call.ColumnStruct,
-    "Target": call.Target,
-    "Table": call.Table,
-    "Counters": call.Counters,
-    "Args": call.Args,
-    "Summary": sample.Summary,
-    "HotSeen": sample.HotSeen,
-    "Expected": repeat.Expected,
-    "HotKeys": pgb._HotKeys,
-    "Partitions": pgb._Partitions,
-    "Round": sp_ega._Round,
-    "Pass": sgb.Pass,
-    "Runs": key_runs.Runs,
-    "Range": encode.Range,
-    "Quad": codes.Quad,
-    "ColumnCode": codes.ColumnCode,
-    "Codes": codes.Codes,
-    "Seen": codes.Seen,
-    "Texts": codes.Texts,
-    "Index": words.Index,
-}
-
-
-def test_structs_have_one_layout() -> None:
-    """A field that the two sides see at different places would be read from the wrong one."""
-    pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC's bindings are not installed")
-    checks = []
-    for name, struct in STRUCTS.items():
-        size = ctypes.sizeof(struct)
-        checks.append(f'static_assert(sizeof(gpuagg::{name}) == {size}, "{name}");')
-        for field, *_ in struct._fields_:
-            offset = getattr(struct, field).offset
-            # the compiler's own offsetof: the oldest compiler that we admit knows no other constant
-            address = f"(unsigned long long)__INTADDR__(&(((gpuagg::{name}*)0)->{field}))"
-            checks.append(f'static_assert({address} == {offset}, "{name}.{field}");')
-    files = {file for unit in UNITS.values() for file in unit.headers} | {"sgb/radix.cuh"}
-    includes = [f'#include "{file}"' for file in sorted(files)]
-    assert compile_source(TranslationUnit("\n".join([*includes, *checks]), {}), "sm_90").code
-
-
 def test_a_key_of_text_is_a_string_alone() -> None:
     """Not every key that is hashed is a string: a decimal128 with nulls has a bit too many."""
     text, number = KeyPart("i32", True, string=True), KeyPart("i128", True)
     assert by(text, keep_nulls=True).is_by_text
-    assert by(number, keep_nulls=True).family == "Hashed"
+    assert by(number, keep_nulls=True).form == HASHED
     for keys in [(number,), (text, number), (text, text)]:
         assert not by(*keys, keep_nulls=True).is_by_text
 
@@ -224,8 +175,8 @@ def test_queries_that_are_equal_have_one_hash_in_every_process() -> None:
     copied = replace(query, keys=tuple(key._replace() for key in query.keys))
     assert (copied, hash(copied)) == (query, hash(query))
     # what a process has worked out, hashes of strings among it, does not travel
-    assert query.family == "Packed"
+    assert query.form == PACKED
     there = pickle.loads(pickle.dumps(query))
     assert "_hash" not in vars(there)
-    assert "family" not in vars(there)
+    assert "form" not in vars(there)
     assert (there, hash(there)) == (query, hash(query))

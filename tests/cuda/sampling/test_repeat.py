@@ -25,8 +25,9 @@ from dask_gpuagg.cuda.choice.decision import (
     Sgb,
 )
 from dask_gpuagg.cuda.choice.summary import KeySummary, estimate_groups
-from dask_gpuagg.cuda.keys.codes import Codes
 from dask_gpuagg.cuda.keys.ranges import Numbering
+from dask_gpuagg.cuda.query.forms import STEPPED
+from dask_gpuagg.cuda.query.structs import Codes
 from dask_gpuagg.cuda.sampling import repeat as expectation
 from dask_gpuagg.cuda.sampling.sample import Numbers
 from tests.cuda.choice.test_choose import H200
@@ -195,7 +196,7 @@ def test_no_key_may_come_near_the_end_of_a_range_of_steps(
     least: int, greatest: int, expected: bool
 ) -> None:
     """100 keys a hundred apart, four more at both ends, a null."""
-    stepped = replace(SUM, ranged=True, stepped=True)
+    stepped = replace(SUM, chosen=STEPPED)
     bounds = expectation.bounds_of(
         numbers(0, 9_900), PARTS, Numbering(stepped, [(-400, 109)], [100])
     )

@@ -1,46 +1,39 @@
-"""What a pass asks the kernels for, and in which order it gives what they made: without a GPU."""
+"""What a pass asks the kernels for, who makes it, and in which order it is given: without a GPU."""
 
 from __future__ import annotations
 
-import importlib
 import itertools
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
+import dask
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-_PACKAGE = "dask_gpuagg.engines.device"
-_NAMES = (
-    "layout", "operations", "libcudf_groups", "libcudf", "pieces", "calls", "asked", "aggregator",
-)  # fmt: skip
+from dask_gpuagg.cuda.runtime import background
+from dask_gpuagg.cuda.runtime.background import KernelsCompiling
+from dask_gpuagg.cuda.runtime.compiler import CompileError
+from tests.cuda.specialisations import TABLE
+from tests.engines.device import stand_ins
+from tests.engines.device.stand_ins import without_rapids
 
 
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The module, with stand-ins for what it imports of RAPIDS."""
-    others = ("pylibcudf", "pylibcudf.types", "pylibcudf.utils", "rmm", f"{_PACKAGE}.exact_bins")
-    for name in others:
-        monkeypatch.setitem(sys.modules, name, MagicMock())
-    for name in _NAMES:
-        monkeypatch.delitem(sys.modules, f"{_PACKAGE}.{name}", raising=False)
-    made = importlib.import_module(f"{_PACKAGE}.aggregator")
-    asked, layout = sys.modules[f"{_PACKAGE}.asked"], sys.modules[f"{_PACKAGE}.layout"]
-    monkeypatch.setattr(asked, "CTYPES", {kind: kind for kind in ("i64", "f64", "f32")})
-    monkeypatch.setattr(asked, "identity", lambda column: (column.name,))
-    monkeypatch.setattr(asked, "wide", lambda ctype, dtype: ("i64", dtype))
-    for of in (asked, layout):
-        monkeypatch.setattr(of, "ctype_of", lambda column: column.kind)
-        monkeypatch.setattr(of, "masked", lambda column: column.nulls)
-    monkeypatch.setattr(made, "reinterpreted", lambda column, _: column)
-    monkeypatch.setattr(made, "grouped", _grouped(made))
-    yield made
-    for name in _NAMES:  # they hold on to the stand-ins
-        sys.modules.pop(f"{_PACKAGE}.{name}", None)
+    with without_rapids():
+        made, columns = stand_ins.module("aggregator"), stand_ins.module("columns")
+        monkeypatch.setattr(made, "CTYPES", {kind: kind for kind in ("i64", "f64", "f32")})
+        monkeypatch.setattr(made, "identity", lambda column: (column.name,))
+        monkeypatch.setattr(made, "wide", lambda ctype, dtype: ("i64", dtype))
+        for of in (made, columns):
+            monkeypatch.setattr(of, "ctype_of", lambda column: column.kind)
+            monkeypatch.setattr(of, "masked", lambda column: column.nulls)
+        monkeypatch.setattr(made, "reinterpreted", lambda column, _: column)
+        monkeypatch.setattr(made, "grouped", _grouped(made))
+        yield made
 
 
 def _grouped(module: ModuleType) -> Any:
@@ -196,7 +189,79 @@ def test_key_columns_without_nulls_have_no_mask(
 
     keys = [column("k", "i64", nulls=True), column("l", "i64"), column("m", "f64")]
     made = SimpleNamespace(gathered=False, keys=[Made("data", "mask", None)] * 3)
-    monkeypatch.setattr(module, "column_of", lambda made, *_: made.mask)
+    monkeypatch.setattr(module, "kernel_column", lambda made, *_: made.mask)
     aggregator = module.Aggregator(keys, True)
     assert all(part.masked for part in aggregator.query.keys)
     assert aggregator._key_columns(made, 7) == ["mask", None, "mask"]
+
+
+QUERY = TABLE["5 aggregations by int64"]
+
+
+@pytest.fixture
+def calls() -> Iterator[ModuleType]:
+    """The module, with stand-ins for what it imports of RAPIDS."""
+    with without_rapids():
+        yield stand_ins.module("aggregator")
+
+
+@pytest.fixture
+def run(calls: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Who was asked for the groups, in turn; the last one has made them."""
+
+    def run(
+        *, compiles: bool = True, full: bool = False, rows: int = 1_000, hashes: bool = True
+    ) -> list[str]:
+        asked: list[str] = []
+
+        def by_kernels(*_: Any) -> str:
+            asked.append("waits" if background.waits() else "kernels")
+            if not background.waits():
+                raise KernelsCompiling("being compiled")
+            if not compiles:
+                raise CompileError("no such instruction")
+            return "groups"
+
+        def by_libcudf(*_: Any) -> Any:
+            asked.append("libcudf")
+            if full:
+                raise MemoryError
+            return [], [], SimpleNamespace(groups=7)
+
+        monkeypatch.setattr(calls, "_by_kernels", by_kernels)
+        monkeypatch.setattr(calls.libcudf, "aggregate", by_libcudf)
+        monkeypatch.setattr(calls.libcudf, "hashes", lambda _: hashes)
+        monkeypatch.setattr(calls, "compile_ahead", lambda *a: asked.append(f"ahead {a[1:]}"))
+        keys = [SimpleNamespace(size=lambda: rows)]
+        try:
+            with dask.config.set({"gpuagg.fallback": "silent"}):
+                calls.grouped(QUERY, keys, [], calls.How())
+        except MemoryError:
+            asked.append("MemoryError")
+        return asked
+
+    return run
+
+
+def test_libcudf_serves_while_kernels_compile(run: Callable[..., list[str]]) -> None:
+    assert run() == ["kernels", "ahead (1000,)", "libcudf", "ahead (1000, 7)"]
+
+
+def test_what_memory_lacks_for_waits(run: Callable[..., list[str]]) -> None:
+    assert run(full=True) == ["kernels", "ahead (1000,)", "libcudf", "waits"]
+    assert run(full=True, compiles=False) == [
+        *("kernels", "ahead (1000,)", "libcudf", "waits", "libcudf", "MemoryError")
+    ]
+
+
+def test_many_rows_that_would_be_sorted_wait(run: Callable[..., list[str]]) -> None:
+    many = {"rows": 10**8, "hashes": False}
+    assert run(**many) == ["kernels", "waits"]
+    assert run(**many, compiles=False) == ["kernels", "waits", "libcudf"]
+    assert run(rows=10**8) == [*("kernels", f"ahead ({10**8},)", "libcudf", f"ahead ({10**8}, 7)")]
+
+
+def test_calls_that_wait_are_not_served(run: Callable[..., list[str]]) -> None:
+    with dask.config.set({"gpuagg.compile": "wait"}):
+        assert run() == ["waits"]
+        assert run(compiles=False) == ["waits", "libcudf"]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
-from unittest.mock import MagicMock
 
 import numpy as np
 import pandas as pd
@@ -18,17 +15,13 @@ import pytest
 import dask_gpuagg
 from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.plan import Column, Plan, Requested
+from tests.engines.device import stand_ins
+from tests.engines.device.stand_ins import without_rapids
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("cudf") is not None, reason="cuDF itself is there: see tests/device"
 )
 
-MISSING = [
-    "cudf", "cudf.core", "cudf.core.buffer", "cudf.core.column", "cudf.core.column_accessor",
-    "cudf.utils", "cudf.utils.dtypes", "cupy", "pylibcudf",
-    "pylibcudf.types", "pylibcudf.utils", "rmm", "rmm.pylibrmm", "rmm.pylibrmm.stream",
-    "dask_cudf", "dask_cudf.io", "dask_cudf.io.parquet",
-]  # fmt: skip
 FOLDER = Path(dask_gpuagg.__file__).parent / "engines" / "device"
 STRING = pd.StringDtype(na_value=np.nan)
 
@@ -36,23 +29,15 @@ STRING = pd.StringDtype(na_value=np.nan)
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Any]:
     """Two modules of the device engine, with stand-ins for what they touch columns with."""
-    before = dict(sys.modules)
-    with pytest.MonkeyPatch.context() as patch:
-        for name in MISSING:
-            patch.setitem(sys.modules, name, MagicMock())
-        stacking = importlib.import_module("dask_gpuagg.engines.device.stacking")
-        results = importlib.import_module("dask_gpuagg.engines.device.results")
-        patch.setattr(stacking, "find_common_type", lambda dtypes: np.result_type(*dtypes))
-        yield SimpleNamespace(stacking=stacking, results=results)
-    # they hold on to the stand-ins
-    for name in set(sys.modules) - set(before):
-        if name.startswith("dask_gpuagg.engines."):
-            del sys.modules[name]
+    with without_rapids(), pytest.MonkeyPatch.context() as patch:
+        tables, results = stand_ins.module("tables"), stand_ins.module("results")
+        patch.setattr(tables, "find_common_type", lambda dtypes: np.result_type(*dtypes))
+        yield SimpleNamespace(tables=tables, results=results)
 
 
 def test_modules_import_what_others_define(engine: Any) -> None:
     for file in FOLDER.glob("*.py"):
-        importlib.import_module(f"dask_gpuagg.engines.device.{file.stem}")
+        stand_ins.module(file.stem)
 
 
 def plan_of(dtype: Any, *names: str) -> Plan:
@@ -105,13 +90,13 @@ def test_strings_keep_their_dtype(name: str, engine: Any) -> None:
     ],
 )
 def test_common_dtypes(dtypes: tuple[Any, ...], common: Any, engine: Any) -> None:
-    assert engine.stacking.common_dtype(dtypes) == common
-    assert engine.stacking.common_dtype(dtypes[::-1]) == common
+    assert engine.tables.common_dtype(dtypes) == common
+    assert engine.tables.common_dtype(dtypes[::-1]) == common
 
 
 def test_categories_stay_categories(engine: Any) -> None:
     dtypes = [pd.CategoricalDtype(["a"]), pd.CategoricalDtype(["b"])]
-    assert engine.stacking.common_dtype(dtypes) == dtypes[0]
+    assert engine.tables.common_dtype(dtypes) == dtypes[0]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +105,7 @@ def test_categories_stay_categories(engine: Any) -> None:
 )
 def test_what_has_no_common_dtype(dtypes: tuple[str, str], engine: Any) -> None:
     with pytest.raises(TypeError, match="does not concatenate"):
-        engine.stacking.common_dtype([np.dtype(d) for d in dtypes])
+        engine.tables.common_dtype([np.dtype(d) for d in dtypes])
 
 
 class Values(NamedTuple):
@@ -156,7 +141,7 @@ def results(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         "as_column": wrapped,
         "_index_of": lambda columns, _: list(columns),
         "_labelled": lambda _, columns: list(columns),
-        "as_cudf_makes": lambda _, columns, index: SimpleNamespace(columns=columns, index=index),
+        "unchecked": lambda _, columns, index: SimpleNamespace(columns=columns, index=index),
         "series_of": lambda column, _, index: SimpleNamespace(columns=[column], index=index),
     }
     for name, stand_in in stand_ins.items():
@@ -213,7 +198,7 @@ def test_strings_are_of_cudfs_own_dtype(results: Any) -> None:
 
 def test_slices_of_text_have_its_bytes_together(engine: Any) -> None:
     """Parts of one table are such slices: each has the characters of all."""
-    plc = engine.stacking.plc
+    plc = engine.tables.plc
 
     def column(kind: Any, rows: int, characters: int = 0, children: tuple[Any, ...] = ()) -> Any:
         return SimpleNamespace(
@@ -229,11 +214,11 @@ def test_slices_of_text_have_its_bytes_together(engine: Any) -> None:
         patch.setattr(plc.types, "size_of", lambda kind: 4)
         offsets = column(plc.TypeId.INT32, 161)
         text = [column(plc.TypeId.STRING, rows, 3_200, (offsets,)) for rows in (160, 10, 0)]
-        whole, part, nothing = map(engine.stacking._bytes_of, text)
+        whole, part, nothing = map(engine.tables._bytes_of, text)
         assert 3_200 + 640 <= whole <= 3_200 + 4 * 162
         assert 16 * part == pytest.approx(whole, abs=16)
         assert nothing == 0
         empty = column(plc.TypeId.STRING, 0, 0, (column(plc.TypeId.INT32, 0),))
-        assert engine.stacking._bytes_of(empty) == 0
+        assert engine.tables._bytes_of(empty) == 0
         numbers = column(plc.TypeId.LIST, 10, 0, (offsets, column(plc.TypeId.INT32, 50)))
-        assert engine.stacking._bytes_of(numbers) == 4 * (161 + 50)
+        assert engine.tables._bytes_of(numbers) == 4 * (161 + 50)

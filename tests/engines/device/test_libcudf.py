@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 import warnings
 from collections.abc import Iterator
 from types import ModuleType
@@ -16,6 +14,8 @@ from dask_gpuagg.cuda.query.types import EXACT_BINS
 from dask_gpuagg.cuda.runtime.compiler import CompileError
 from dask_gpuagg.reporting.fallbacks import FallbackWarning
 from tests.cuda.specialisations import TABLE
+from tests.engines.device import stand_ins
+from tests.engines.device.stand_ins import without_rapids
 
 LOG = """gpuagg.cu(3): warning #177-D: variable "x" was declared but never referenced
 states.cuh(70): error: identifier "no_such_thing" is undefined
@@ -25,25 +25,19 @@ states.cuh(70): error: identifier "no_such_thing" is undefined
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The module, with a stand-in for pylibcudf: enough for what touches no column."""
-    names = [
-        f"dask_gpuagg.engines.device.{name}"
-        for name in ("layout", "operations", "libcudf_groups", "libcudf")
-    ]
     plc, any_column = MagicMock(), MagicMock()
     plc.join.inner_join.return_value = (any_column, any_column)
     plc.sorting.sort_by_key.return_value.columns.return_value = (any_column, any_column)
     plc.groupby.GroupBy.return_value.aggregate.return_value = (any_column, [any_column])
     plc.transform.bools_to_mask.return_value = (any_column, 0)
-    monkeypatch.setitem(sys.modules, "pylibcudf", plc)
-    monkeypatch.setitem(sys.modules, "pylibcudf.types", plc.types)
-    exact = MagicMock()
-    exact.exact_sum.return_value = (any_column,) * (1 + EXACT_BINS)
-    monkeypatch.setitem(sys.modules, "dask_gpuagg.engines.device.exact_bins", exact)
-    for name in names:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    yield importlib.import_module(names[-1])
-    for name in names:  # they hold on to the stand-in
-        sys.modules.pop(name)
+    plc.copying.gather.return_value.columns.return_value = [any_column]
+    with without_rapids(pylibcudf=plc, pylibcudf__types=plc.types):
+        module = stand_ins.module("libcudf")
+        made = (any_column,) * (1 + EXACT_BINS)
+        monkeypatch.setattr(module, "exact_sum", MagicMock(return_value=made))
+        for name in ("exact_total", "exact_loss"):
+            monkeypatch.setattr(module, name, MagicMock())
+        yield module
 
 
 def test_every_state_and_output_is_made(library: ModuleType) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
-import sys
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import dask.dataframe as dd
 import pandas as pd
@@ -17,13 +14,9 @@ import pytest
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.states import STATES
 from dask_gpuagg.worker.warmup import examples_of
+from tests.engines.device import stand_ins
+from tests.engines.device.stand_ins import without_rapids
 
-_PACKAGE = "dask_gpuagg.engines.device"
-_RAPIDS = (
-    "pylibcudf", "pylibcudf.types", "pylibcudf.utils", "rmm", "cupy", "cudf", "cudf.core",
-    "cudf.core.buffer", "cudf.core.column", "cudf.core.column_accessor", "cudf.core.dtypes",
-    "cudf.utils", "cudf.utils.dtypes",
-)  # fmt: skip
 SPEC = {"a": ["sum", "min", "std"], "b": ["mean", "count"], "c": ["max", "sum"]}
 REVERSED = {column: SPEC[column][::-1] for column in "cba"}
 TYPES = {"a": "f64", "b": "f64", "c": "i64"}
@@ -44,40 +37,33 @@ class Column:
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The module, with stand-ins for RAPIDS and for all that follows a pass."""
-    before = {name: m for name, m in sys.modules.items() if name.startswith(_PACKAGE)}
-    for name in before:
-        del sys.modules[name]
-    for name in _RAPIDS:
-        monkeypatch.setitem(sys.modules, name, MagicMock())
-    names = ("layout", "asked", "groups", "states", "passes")
-    modules = [importlib.import_module(f"{_PACKAGE}.{name}") for name in names]
-    for module in modules[:2]:
-        monkeypatch.setattr(module, "ctype_of", lambda column: column.kind)
-        monkeypatch.setattr(module, "masked", lambda column: column.nulls)
-    _, asked, groups, states, made = modules
-    monkeypatch.setattr(asked, "identity", lambda column: column.name)
-    monkeypatch.setattr(asked, "CTYPES", dict.fromkeys(TYPES.values()))
-    monkeypatch.setattr(asked, "wide", lambda ctype, dtype: ("i64", dtype))
-    for module in (states, made):
-        monkeypatch.setattr(module, "view_at", lambda table, name: table[name])
-    for module in (groups, made):
-        monkeypatch.setattr(module, "view", lambda column: column)
-    monkeypatch.setattr(made, "keys_of", lambda table: [table["k0"]])
-    monkeypatch.setattr(made, "column_at", lambda table, name: table[name])
-    monkeypatch.setattr(made, "is_own", lambda dtype: True)
-    monkeypatch.setattr(made, "losses_of", lambda table: [])
-    monkeypatch.setattr(made, "without_losses", lambda table: table)
-    for name in ("repaired_rows", "repaired_partials", "_with_library_states"):
-        monkeypatch.setattr(made, name, lambda table, *_: table)
-    monkeypatch.setattr(made.exact, "settled_rows", lambda table, _: (table, frozenset()))
-    for name in ("settled_partials", "with_sums"):
-        monkeypatch.setattr(made.exact, name, lambda table, _: table)
-    # what is compiled, in place of the groups
-    monkeypatch.setattr(groups.Grouping, "table", lambda self, *_: self.aggregator.query)
-    yield made
-    for name in [name for name in sys.modules if name.startswith(_PACKAGE)]:
-        del sys.modules[name]
-    sys.modules.update(before)
+    with without_rapids():
+        columns, aggregator, groups, made = map(
+            stand_ins.module, ("columns", "aggregator", "groups", "passes")
+        )
+        for module in (columns, aggregator, groups):
+            monkeypatch.setattr(module, "masked", lambda column: column.nulls)
+        for module in (columns, aggregator):
+            monkeypatch.setattr(module, "ctype_of", lambda column: column.kind)
+        monkeypatch.setattr(aggregator, "identity", lambda column: column.name)
+        monkeypatch.setattr(aggregator, "CTYPES", dict.fromkeys(TYPES.values()))
+        monkeypatch.setattr(aggregator, "wide", lambda ctype, dtype: ("i64", dtype))
+        monkeypatch.setattr(made, "view_at", lambda table, name: table[name])
+        for module in (groups, made):
+            monkeypatch.setattr(module, "view", lambda column: column)
+        monkeypatch.setattr(made, "keys_of", lambda table: [table["k0"]])
+        monkeypatch.setattr(made, "column_at", lambda table, name: table[name])
+        monkeypatch.setattr(made, "is_own", lambda dtype: True)
+        monkeypatch.setattr(made, "losses_of", lambda table: [])
+        monkeypatch.setattr(made, "without_losses", lambda table: table)
+        for name in ("repaired_rows", "repaired_partials", "_with_library_states"):
+            monkeypatch.setattr(made, name, lambda table, *_: table)
+        monkeypatch.setattr(made, "settled_rows", lambda table, _: (table, frozenset()))
+        for name in ("settled_partials", "with_sums"):
+            monkeypatch.setattr(made, name, lambda table, _: table)
+        # what is compiled, in place of the groups
+        monkeypatch.setattr(groups.Grouping, "table", lambda self, *_: self.aggregator.query)
+        yield made
 
 
 def plan_of(spec: dict[str, list[str]]) -> Plan:

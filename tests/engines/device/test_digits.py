@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.engines.device.centred import LOSS_AT_MOST, centred
+from tests.engines.device import stand_ins
+from tests.engines.device.stand_ins import without_rapids
+
+with without_rapids():
+    _DIGITS = stand_ins.module("digits")
+LOSS_AT_MOST, centred = _DIGITS.LOSS_AT_MOST, _DIGITS.centred
 
 
 def exact(values: Any) -> tuple[float, float]:

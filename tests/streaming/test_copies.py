@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from numba import types
 
 from dask_gpuagg.cuda.runtime import driver
-from dask_gpuagg.streaming import staging, upload
-from dask_gpuagg.streaming.upload import Copy, Pinned, pieces_of
+from dask_gpuagg.streaming import copies as module
+from dask_gpuagg.streaming.copies import Copy, Pinned, pieces_of
 
 STREAM = 7
 
@@ -46,17 +46,17 @@ class Driver:
         self.events.append(len(self.events) + 1)
         return 0, self.events[-1]
 
-    def calls(self) -> staging.Calls:
+    def calls(self) -> module.Calls:
         """What the compiled loops call."""
         u64 = ctypes.c_uint64
 
-        def function(made: Any, arguments: int) -> staging.Function:
+        def function(made: Any, arguments: int) -> module.Function:
             kind = ctypes.CFUNCTYPE(ctypes.c_int, *[u64] * arguments)
-            return staging.Function(kind(made), arguments)
+            return module.Function(kind(made), arguments)
 
         copy = function(self._copy, 4)
-        memory = staging.Function(ctypes.CDLL(None).memcpy, 3, types.uint64)
-        return staging.Calls(
+        memory = module.Function(ctypes.CDLL(None).memcpy, 3, types.uint64)
+        return module.Calls(
             function(lambda event: 0, 1), function(self._record, 2), copy, copy, memory
         )
 
@@ -98,11 +98,11 @@ def checked(returned: tuple[Any, ...]) -> Any:
 
 
 def pinned(monkeypatch: pytest.MonkeyPatch, made: Driver, begun: list[int]) -> Pinned:
-    monkeypatch.setattr(upload, "bindings", lambda: made)
-    monkeypatch.setattr(upload, "checked", checked)
-    monkeypatch.setattr(staging, "calls", made.calls)
-    monkeypatch.setattr(upload, "_BUFFER_BYTES", 64)
-    monkeypatch.setattr(upload, "_THREADS", 3)
+    monkeypatch.setattr(module, "bindings", lambda: made)
+    monkeypatch.setattr(module, "checked", checked)
+    monkeypatch.setattr(module, "calls", made.calls)
+    monkeypatch.setattr(module, "_BUFFER_BYTES", 64)
+    monkeypatch.setattr(module, "_THREADS", 3)
     return Pinned(STREAM, lambda: begun.append(threading.get_ident()))
 
 
@@ -150,7 +150,7 @@ def test_an_interrupt_is_raised_when_no_copy_runs_any_more(
     monkeypatch.setattr(fake, "_copy", lambda *given: goes_on.wait(30) and copied(*given))
     monkeypatch.setattr(made, "_calls", fake.calls())
     waits: list[bool] = []
-    real = upload.wait
+    real = module.wait
 
     def interrupted(started: Any) -> Any:
         waits.append(all(each.done() for each in started))
@@ -159,7 +159,7 @@ def test_an_interrupt_is_raised_when_no_copy_runs_any_more(
         goes_on.set()
         return real(started)
 
-    monkeypatch.setattr(upload, "wait", interrupted)
+    monkeypatch.setattr(module, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         made.copy([Copy(source, device.ctypes.data)])
     assert waits == [False, False]
@@ -172,7 +172,7 @@ def test_less_pinned_memory_makes_fewer_buffers(
 ) -> None:
     fake = Driver()
     fake.pinned = room
-    monkeypatch.setattr(upload.os, "sched_getaffinity", lambda pid: range(8), raising=False)
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda pid: range(8), raising=False)
     made = pinned(monkeypatch, fake, [])
     assert made._threads == threads
     source, device = np.arange(900).astype(np.uint8), np.zeros(900, np.uint8)
@@ -223,7 +223,7 @@ def test_copies_of_several_threads_keep_their_buffers(monkeypatch: pytest.Monkey
 
 def test_loops_run_where_numba_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("upload", "download"):
-        monkeypatch.setattr(staging, name, getattr(staging, name).py_func)
+        monkeypatch.setattr(module, name, getattr(module, name).py_func)
     made = pinned(monkeypatch, Driver(), [])
     source, device = np.arange(900).astype(np.uint8), np.zeros(900, np.uint8)
     made.copy([Copy(source, device.ctypes.data)])

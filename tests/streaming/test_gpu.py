@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dask_gpuagg.cuda.runtime.driver import DriverError
+from tests.engines.device.stand_ins import without_rapids
 
 
 class CudaMemoryResource:
@@ -66,10 +67,10 @@ def replaced(monkeypatch: pytest.MonkeyPatch, driver: Driver, resource: Any) -> 
         get_current_device_resource=lambda: state.current,
         set_current_device_resource=lambda made: setattr(state, "current", made),
     )
-    monkeypatch.setitem(sys.modules, "rmm", SimpleNamespace(mr=mr))
-    monkeypatch.delitem(sys.modules, "dask_gpuagg.streaming.pool", raising=False)
-    module = importlib.import_module("dask_gpuagg.streaming.pool")
-    monkeypatch.delitem(sys.modules, "dask_gpuagg.streaming.pool")
+    monkeypatch.delitem(sys.modules, "dask_gpuagg.streaming.gpu", raising=False)
+    with without_rapids(rmm=SimpleNamespace(mr=mr)):
+        module = importlib.import_module("dask_gpuagg.streaming.gpu")
+    monkeypatch.delitem(sys.modules, "dask_gpuagg.streaming.gpu")
     monkeypatch.setattr(module, "bindings", lambda: driver)
     monkeypatch.setattr(module, "checked", lambda made: made[-1] if made[1:] else None)
     return module, state

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dask_gpuagg.cuda.algorithms import hash_tables
-from dask_gpuagg.cuda.call.call import Args, Counters, Table
+from dask_gpuagg.cuda.algorithms import tables
 from dask_gpuagg.cuda.choice.decision import Lphga, safe_slots
+from dask_gpuagg.cuda.query.structs import Args, Counters, Table
 from tests.cuda.choice.test_tables import SUM
 
 
@@ -31,10 +31,10 @@ def test_a_failed_table_is_released_before_the_larger_one(monkeypatch: pytest.Mo
         of.early = ["columns"]
         return Counters(homeless=1 if len(seen) == 1 else 0, groups=900)
 
-    monkeypatch.setattr(hash_tables, "table_of", table_of)
-    monkeypatch.setattr(hash_tables, "collect_early", collect_early)
-    monkeypatch.setattr(hash_tables, "run_of", lambda *_, **more: more)
-    run, _ = hash_tables.lphga(call, Lphga(why="", global_slots=64))
+    monkeypatch.setattr(tables, "table_of", table_of)
+    monkeypatch.setattr(tables, "collect_early", collect_early)
+    monkeypatch.setattr(tables, "run_of", lambda *_, **more: more)
+    run, _ = tables.lphga(call, Lphga(why="", global_slots=64))
     assert run == {"restarted": True}
     assert seen[1:] == [(safe_slots(1_000), ["words"], None)]
     assert held == ["words", f"table of {safe_slots(1_000)}", "order"]

@@ -1,0 +1,210 @@
+"""One table for all groups, in global memory, and smaller ones in the shared memory of each SM.
+
+Their slots are found by hash (``hgb``, ``lphga``), or are the keys of a narrow range (``direct``).
+"""
+
+from __future__ import annotations
+
+import math
+
+from dask_gpuagg.cuda.algorithms.output import collect_early
+from dask_gpuagg.cuda.call.call import Call, Run, collect, reset, run_of, table_of
+from dask_gpuagg.cuda.choice import tables
+from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, safe_slots
+from dask_gpuagg.cuda.query.structs import Args, Counters, Window
+from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, SMALL_BLOCK
+from dask_gpuagg.cuda.runtime.driver import fill
+
+# ---- tables of hashed keys -----------------------------------------------------------------------
+
+
+def hgb(call: Call, decision: Hgb) -> tuple[Run, Counters] | None:
+    """Shared-memory tables; None if the merged table was too small, which calls for ``lphga``."""
+    args, query = call.args, call.query
+    fixed, replica = query.slot_bytes
+    args.table = table_of(call, decision.global_slots)
+    args.shared_slots = decision.shared_slots
+    args.shared_limit = decision.shared_slots - max(1, decision.shared_slots // 32)
+    args.replicas = decision.replicas
+    args.slices = 1
+    room = room_for_spilled(call, decision.blocks)
+    # where each warp stops, for each piece
+    warps = decision.blocks * query.threads // 32
+    resume = call.allocate(4 * warps * len(call.pieces)).ptr
+    call.launch("clear", call.spread(decision.global_slots, SMALL_BLOCK), SMALL_BLOCK, args)
+    if call.check:
+        call.check()
+    shared = (decision.shared_slots + EXTRA_SLOTS) * (fixed + decision.replicas * replica)
+
+    def launch(kernel: str, shared: int = 0) -> None:
+        for i, (own, columns, _) in enumerate(call.over(args)):
+            own.resume = resume + 4 * warps * i
+            call.launch(kernel, decision.blocks, query.threads, own, columns, shared=shared)
+
+    launch(decision.kernel, shared)
+    counters = collect_early(call)
+    if counters.homeless or counters.surprise:
+        return None
+    spilled = counters.spilled
+    if spilled:
+        listed = min(spilled, room)
+        stopped = spilled > args.spill_limit
+        new = listed if not stopped else call.rows
+        if decision.estimate is not None and stopped:
+            new = min(new, 2 * decision.estimate.most)
+        take_spilled(call, counters, listed, new)
+        if stopped:
+            # the same grid, so that each warp goes on where it stopped
+            launch("lphga")
+        counters = collect(call)
+        if counters.homeless:
+            return None
+    return run_of(call, decision, counters, spilled=spilled), counters
+
+
+def lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
+    """One table in global memory, which grows until all have found a place.
+
+    Parameters
+    ----------
+    call : Call
+    decision : Decision
+        ``Lphga``, or another that did not have room for all groups.
+
+    Returns
+    -------
+    tuple of Run and Counters
+    """
+    args, threads = call.args, call.query.threads
+    restarted = not isinstance(decision, Lphga)
+    slots = decision.global_slots if isinstance(decision, Lphga) else safe_slots(call.rows)
+    held = len(call.held)
+    while True:
+        args.slices, args.replicas = 1, 1
+        args.resume = args.list = None
+        args.table = table_of(call, slots)
+        call.launch("clear", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
+        for own, columns, rows in call.over(args):
+            blocks = call.spread(rows, threads * call.query.unroll)
+            call.launch("lphga", blocks, threads, own, columns)
+        counters = collect_early(call)
+        if not counters.homeless:
+            return run_of(call, decision, counters, restarted=restarted), counters
+        # the failed table is released before the larger one is taken
+        call.early = None
+        del call.held[held:]
+        # half empty by construction, and searched to its end: keys that all want one slot are
+        # slow, but they find a place
+        slots = args.probes = safe_slots(call.rows)
+        restarted = True
+
+
+# ---- a slot for each key of a narrow range -------------------------------------------------------
+
+
+def direct(call: Call, decision: Direct) -> tuple[Run, Counters] | None:
+    """Groups of keys that lie in a window.
+
+    Parameters
+    ----------
+    call : Call
+    decision : Direct
+
+    Returns
+    -------
+    tuple of Run and Counters, or None
+        None if many keys lie outside.
+    """
+    args, query = call.args, call.query
+    slots = decision.global_slots
+    keys = decision.keys
+    args.table = table_of(call, slots)
+    args.replicas, args.slices = decision.replicas, 1
+    room = room_for_spilled(call, decision.blocks)
+    window = Window(decision.base % 2**64, keys, decision.shift)
+    call.launch("clear", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
+    if call.check:
+        call.check()
+    shared = tables.direct_bytes(query, decision)
+    kernel = kernel_of_decision(decision)
+    if not decision.in_shared:
+        marks = 4 * math.ceil(keys / 32)
+        window.present = call.allocate(marks).ptr
+        fill(window.present, 0, marks, call.handle)
+    for own, columns, _ in call.over(args):
+        operands = (own, window, columns)
+        call.launch(kernel, decision.blocks, query.threads, *operands, shared=shared)
+    if not decision.in_shared:
+        call.launch("name_slots", call.spread(keys, SMALL_BLOCK), SMALL_BLOCK, args, window)
+    counters = collect_early(call, keys)
+    spilled = counters.spilled
+    if spilled > args.spill_limit or counters.surprise:
+        return None
+    if spilled:
+        # the table has no room for other keys, and no hash by which they would be found
+        listed = min(spilled, room)
+        take_spilled(call, counters, listed, listed, transfer=True)
+        counters = collect(call)
+        if counters.homeless:
+            return None
+    return run_of(call, decision, counters, spilled=spilled), counters
+
+
+def kernel_of_decision(decision: Direct) -> str:
+    """The kernel that adds rows to the slots of their keys."""
+    return "direct_shared" if decision.in_shared else "direct_global"
+
+
+# ---- rows that found no place in a block's table -------------------------------------------------
+
+
+def room_for_spilled(call: Call, blocks: int) -> int:
+    """Memory for the numbers of such rows; how many of them it takes.
+
+    Warps stop once more than ``spill_limit`` are listed, but each finishes a tile of every piece.
+    """
+    args, query = call.args, call.query
+    args.spill_limit = max(call.rows // 8, 1 << 16)
+    warps = blocks * query.threads // 32 * len(call.pieces)
+    room: int = min(call.rows, args.spill_limit + warps * 32 * query.unroll)
+    args.spill = call.allocate(4 * room).ptr
+    return room
+
+
+def take_spilled(
+    call: Call, counters: Counters, listed: int, new: int, transfer: bool = False
+) -> None:
+    """Group the listed rows in the global table, whose groups have to be counted again.
+
+    Parameters
+    ----------
+    call : Call
+    counters : Counters
+        Of the table as it is.
+    listed : int
+        Rows.
+    new : int
+        Groups that the table must have room for beside its own.
+    transfer : bool
+        Whether the groups go to another table even if this one has room.
+    """
+    args = call.args
+    if transfer or counters.claimed + new > args.table.limit:
+        args.target = table_of(call, safe_slots(counters.groups + new))
+        slots = args.target.slots
+        reset(call, "claimed")
+        call.launch("clear_target", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
+        blocks = call.spread(args.table.slots, SMALL_BLOCK)
+        call.launch("transfer", blocks, SMALL_BLOCK, args, call.columns)
+        args.table = args.target
+    reset(call, "groups")
+    rest = Args.from_buffer_copy(args)
+    rest.list, rest.rows, rest.slices, rest.resume = args.spill, listed, 1, None
+    take_listed(call, rest)
+
+
+def take_listed(call: Call, args: Args) -> None:
+    """Group the rows of a list in the global table."""
+    threads = call.query.threads
+    for own, columns, _ in call.over(args):
+        call.launch("lphga", call.spread(args.rows, threads), threads, own, columns)

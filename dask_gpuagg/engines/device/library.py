@@ -1,0 +1,445 @@
+"""States and outputs of numbered rows: sorted by our kernels, or by libcudf and CuPy.
+
+These need more than the atomics of a pass: strings, decimal128 to be compared, labels of rows,
+pairs of columns, distinct values and whole groups, and the functions of users, which get cuDF's
+group-bys. Fields of states are those of the host engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cudf
+import cupy as cp
+import pylibcudf as plc
+
+from dask_gpuagg.aggregations import REGISTRY, Kind
+from dask_gpuagg.cuda.algorithms import sgb
+from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines.device.columns import (
+    BOOL8,
+    INT64,
+    NOWHERE,
+    array_of,
+    binary,
+    column_at,
+    column_of,
+    floats_of,
+    gather,
+    keys_of,
+    like,
+    names_of,
+    nans_to_nulls,
+    plain,
+    present,
+    series_from,
+    table,
+    take_rows,
+    view,
+)
+from dask_gpuagg.engines.device.groups import (
+    Grouping,
+    Numbering,
+    by_kernels,
+    counts,
+    counts_of,
+    is_chrono,
+    parameters_of,
+    serves,
+    values_of,
+)
+from dask_gpuagg.engines.device.results import index_of
+from dask_gpuagg.engines.device.tables import of_categories
+from dask_gpuagg.plan import CustomFunctions, Output, Plan, Sketched, StateUse
+from dask_gpuagg.states import STATES
+
+Fields = dict[str, Any]
+
+
+def state_of_rows(
+    numbering: Numbering, use: StateUse, columns: Sequence[Any], index: Any
+) -> Fields:
+    """One state of rows: its fields, one row per group.
+
+    ``columns`` are the state's inputs and ``index`` the labels, for ``idxmin`` and ``idxmax``, of
+    all rows.
+    """
+    if use.custom is not None:
+        return _chunk(numbering, use.custom, columns[0])
+    match use.state:
+        case "min" | "max" | "concat":
+            (field,) = STATES[use.state].fields
+            return {field: _reduced(numbering, use.state, columns[0])}
+        case "idxmin" | "idxmax":
+            values = columns[0]
+            nulls = numbering.where(~present(numbering.take(values))).size
+            labels = index.to_series().reset_index(drop=True)
+            return _extreme(numbering, use.state, values, labels, nulls)
+        case "comoments":
+            return _comoments(numbering, columns[0], columns[1])
+        case other:
+            raise AssertionError(f"the planner let {other!r} through to the device")
+
+
+def state_of_partials(numbering: Numbering, use: StateUse, stacked: Any, prefix: str) -> Fields:
+    """One state of partials, whose fields are the columns of a table with this prefix."""
+    if use.custom is not None:
+        return _agg(numbering, use.custom, stacked, prefix)
+    fields = {name: stacked[prefix + name] for name in STATES[use.state].fields}
+    match use.state:
+        case "min" | "max" | "concat":
+            ((field, values),) = fields.items()
+            return {field: _reduced(numbering, use.state, values)}
+        case "idxmin" | "idxmax":
+            nulls = numbering.sums(floats_of(numbering.take(fields["nulls"]))).astype(cp.int64)
+            return _extreme(numbering, use.state, fields["value"], fields["label"], nulls)
+        case "comoments":
+            return _merged_comoments(numbering, fields)
+        case other:
+            raise AssertionError(f"the planner let {other!r} through to the device")
+
+
+def _reduced(numbering: Numbering, state: str, values: Any) -> Any:
+    taken = numbering.take(values)
+    if state != "concat":
+        return like(numbering.reduce(taken, getattr(plc.aggregation, state)()), values.dtype)
+    lists = numbering.reduce(taken, plc.aggregation.collect_list(plc.types.NullPolicy.EXCLUDE))
+    text = plc.Scalar.from_py("")
+    joined = plc.strings.combine.join_list_elements(
+        lists,
+        text,
+        text,
+        text,
+        plc.strings.combine.SeparatorOnNulls.YES,
+        plc.strings.combine.OutputIfEmptyList.NULL_ELEMENT,
+    )
+    return like(joined, values.dtype)
+
+
+def _extreme(numbering: Numbering, state: str, values: Any, labels: Any, nulls: Any) -> Fields:
+    """The state of rows with these labels: libcudf's own takes any of several best rows."""
+    taken = numbering.take(values)
+    filled = present(taken)
+    some = numbering.where(filled)
+    # NaN is best only where there is nothing else
+    comparable = nans_to_nulls(some.take(values))
+    aggregation = plc.aggregation.min() if state == "idxmin" else plc.aggregation.max()
+    best = gather(some.reduce(comparable, aggregation), some.codes)
+    is_best = binary("NULL_EQUALS", comparable, best, BOOL8)
+    hits = some.where(array_of(is_best))
+    rows = array_of(hits.reduce(column_of(hits.rows), plc.aggregation.min()), NOWHERE)
+    return {
+        "value": take_rows(values, rows),
+        "label": take_rows(labels, rows),
+        "nulls": series_from(nulls),
+    }
+
+
+def _comoments(numbering: Numbering, x: Any, y: Any) -> Fields:
+    some = numbering.where(present(numbering.take(x)) & present(numbering.take(y)))
+    xs, ys = floats_of(some.take(x)), floats_of(some.take(y))
+    n, codes = some.size, some.codes
+    mx, my = some.sums(xs) / n, some.sums(ys) / n
+    # a second correction removes the rounding error of the first mean
+    mx += some.sums(xs - mx[codes]) / n
+    my += some.sums(ys - my[codes]) / n
+    dx, dy = xs - mx[codes], ys - my[codes]
+    moments = {"cxx": dx * dx, "cxy": dx * dy, "cyy": dy * dy}
+    return _series({"n": n, "mx": mx, "my": my} | {k: some.sums(v) for k, v in moments.items()})
+
+
+def _merged_comoments(numbering: Numbering, fields: Fields) -> Fields:
+    # Chan, Golub, LeVeque 1979, equation 1.5b, for any number of parts at once
+    n = floats_of(numbering.take(fields["n"]))
+    filled = n > 0
+    some = numbering.where(filled)
+    parts = {name: floats_of(some.take(values)) for name, values in fields.items()}
+    n, codes = parts["n"], some.codes
+    total = some.sums(n)
+    means = {}
+    for name in ("mx", "my"):
+        # relative to a mean of the group, so that equal means stay equal
+        reference = cp.full(some.n, cp.nan)
+        reference[codes] = parts[name]
+        means[name] = reference + some.sums(n * (parts[name] - reference[codes])) / total
+    dx, dy = parts["mx"] - means["mx"][codes], parts["my"] - means["my"][codes]
+    merged: Fields = {"n": total.astype(cp.int64), **means}
+    for name, product in (("cxx", dx * dx), ("cxy", dx * dy), ("cyy", dy * dy)):
+        merged[name] = some.sums(parts[name] + n * product)
+    return _series(merged)
+
+
+def _series(arrays: dict[str, cp.ndarray]) -> Fields:
+    return {name: series_from(values) for name, values in arrays.items()}
+
+
+def _chunk(numbering: Numbering, functions: CustomFunctions, values: Any) -> Fields:
+    """Fields of a ``dd.Aggregation``: what its ``chunk`` returns, one field per Series."""
+    rows = like(numbering.take(values), values.dtype)
+    rows.name = values.name
+    grouped = rows.groupby(cudf.Series(numbering.codes), sort=True)
+    return _custom_fields(numbering, functions.chunk(grouped))
+
+
+def _agg(numbering: Numbering, functions: CustomFunctions, stacked: Any, prefix: str) -> Fields:
+    grouped = []
+    for name in [c for c in stacked.columns if c.startswith(prefix)]:
+        part = like(numbering.take(stacked[name]), stacked[name].dtype)
+        part.index = cudf.Index(numbering.codes)
+        grouped.append(part.groupby(level=0, sort=True))
+    return _custom_fields(numbering, functions.agg(*grouped))
+
+
+def _custom_fields(numbering: Numbering, returned: Any) -> Fields:
+    series = returned if isinstance(returned, tuple) else (returned,)
+    fields = {}
+    for i, part in enumerate(series):
+        codes = array_of(view(part.index.to_series()))
+        fields[str(i)] = like(numbering.spread(codes, view(part)), part.dtype)
+    return fields
+
+
+def finished_state(output: Any, fields: Fields, index: Any) -> Any:
+    """One output from a state of libcudf's; ``index`` has the keys, for the functions of users."""
+    if output.custom is not None:
+        columns = []
+        for values in fields.values():
+            column = values.copy()
+            column.index = index
+            columns.append(column)
+        if output.custom.finalize is None:
+            return columns[0]
+        return output.custom.finalize(*columns)
+    name = output.aggregation
+    if name in ("idxmin", "idxmax"):
+        skipna = dict(output.parameters).get("skipna", True)
+        if skipna and view(fields["value"]).null_count():
+            raise ValueError(f"{name} with skipna=True encountered all NA values in a group.")
+        if not skipna and (array_of(view(fields["nulls"]), 0) > 0).any():
+            raise ValueError(f"{name} with skipna=False encountered an NA value.")
+        return fields["label"]
+    (values,) = fields.values()
+    return values.fillna("") if name == "sum" else values
+
+
+def _output_by_libcudf(output: Any, numbering: Numbering, values: Any, paired: bool) -> Any:
+    """One output from the values of all distinct pairs, or of whole rows."""
+    match output.aggregation:
+        case "nunique":
+            return _distinct_values(numbering, values, paired)
+        case "list" | "unique":
+            if dtype_class(values.dtype) == "category":
+                values = of_categories(values)
+            collect = plc.aggregation.collect_list(plc.types.NullPolicy.INCLUDE)
+            lists = numbering.reduce(numbering.take(values), collect)
+            return like(lists, cudf.ListDtype(values.dtype))
+        case "median" | "quantile":
+            parameters = parameters_of(output, is_chrono(values.dtype))
+            return _quantile(numbering, values, parameters["q"], parameters["interpolation"])
+        case other:
+            raise AssertionError(f"the planner let {other!r} through to the device")
+
+
+# libcudf's quantiles and distinct counts of 2**30 + 700 rows access memory that is not theirs,
+# which ends the process.
+_SORTED_ROWS = 1 << 30
+
+
+def _distinct_values(numbering: Numbering, values: Any, paired: bool) -> Any:
+    """Number of distinct values other than null of each group."""
+    taken = numbering.take(values)
+    how = plc.aggregation.nunique
+    if paired:
+        how = plc.aggregation.count
+    elif taken.size() > _SORTED_ROWS:  # one row of each pair, found by hashing
+        rows = plc.stream_compaction.distinct_indices(
+            plc.Table([column_of(numbering.codes), taken]),
+            plc.stream_compaction.DuplicateKeepOption.KEEP_ANY,
+            plc.types.NullEquality.EQUAL,
+            plc.types.NanEquality.ALL_EQUAL,
+        )
+        numbering, how = numbering.where(array_of(rows)), plc.aggregation.count
+        taken = numbering.take(values)
+    return plain(numbering.reduce(taken, how(plc.types.NullPolicy.EXCLUDE)))
+
+
+def _quantile(numbering: Numbering, values: Any, q: float, interpolation: str) -> Any:
+    taken = numbering.take(values)
+    if taken.size() > _SORTED_ROWS:
+        raise OverflowError(
+            f"a quantile of {taken.size():,} rows in one partition: at most {_SORTED_ROWS:,} are"
+            " sorted. Repartition the collection into smaller partitions"
+        )
+    if is_chrono(values.dtype):
+        return _chrono_quantile(numbering, taken, values.dtype, q, interpolation)
+    if dtype_class(values.dtype) == "bool":
+        taken = plc.unary.cast(taken, plc.DataType(plc.TypeId.INT8))
+    kind = plc.types.Interpolation[interpolation.upper()]
+    return plain(numbering.reduce(taken, plc.aggregation.quantile([q], kind)))
+
+
+def _chrono_quantile(
+    numbering: Numbering, taken: plc.Column, dtype: Any, q: float, interpolation: str
+) -> Any:
+    """Quantiles of 64-bit ticks, of which float64 would lose the last digits."""
+    ticks, starts = _ascending(numbering, plc.unary.bit_cast(taken, INT64))
+    sizes = cp.diff(starts)
+    filled = cp.flatnonzero(sizes)
+    place = q * (sizes[filled] - 1)
+    lower = cp.floor(place).astype(cp.int64)
+    share = place - lower
+    start = starts[filled] + lower
+    low = ticks[start]
+    gap = ticks[start + (share > 0)] - low
+    match interpolation:
+        case "linear":
+            step = (gap * share).astype(cp.int64)
+        case "lower":
+            step = cp.zeros_like(gap)
+        case "higher":
+            step = gap
+        case "midpoint":
+            step = gap // 2
+        case "nearest":
+            step = cp.where((share > 0.5) | ((share == 0.5) & (q > 0.5)), gap, 0)
+        case other:
+            raise ValueError(f"unknown interpolation {other!r}")
+    quantiles = plc.unary.bit_cast(column_of(low + step), taken.type())
+    return like(numbering.spread(filled, quantiles), dtype)
+
+
+def sketch_entries(keys: Sequence[Any], values: Any, kept: Sketched, keep_nulls: bool) -> Any:
+    """The best values of rows, as a table of keys and ``v``: at least one row for each group."""
+    groups, numbering = numbered(keys, keep_nulls)
+    codes, best = _best(numbering, values, kept.aggregation, **dict(kept.parameters))
+    missing = cp.flatnonzero(counts_of(codes, len(groups)) == 0)
+    rows = cp.concatenate([codes, missing]).astype(cp.int32)
+    columns = {name: take_rows(groups[name], rows) for name in names_of(groups)}
+    if len(codes) == 0:
+        column = plc.Column.all_null_like(view(values), len(rows))
+    else:
+        nowhere = cp.full(len(missing), NOWHERE, dtype=cp.int32)
+        places = cp.concatenate([cp.arange(len(codes), dtype=cp.int32), nowhere])
+        column = gather(column_of(best), places)
+    return table(columns | {"v": like(column, values.dtype)})
+
+
+def _best_lists(output: Output, numbering: Numbering, values: Any) -> Any:
+    """A list of each group's best values, of no value an empty one."""
+    codes, best = _best(numbering, values, output.aggregation, **dict(output.parameters))
+    ends = cp.cumsum(counts_of(codes, numbering.n))
+    offsets = cp.zeros(numbering.n + 1, dtype=cp.int32)
+    offsets[1:] = ends
+    children = [column_of(offsets), column_of(best)]
+    kind = plc.DataType(plc.TypeId.LIST)
+    lists = plc.Column(kind, numbering.n, None, None, 0, 0, children)
+    return like(lists, cudf.ListDtype(values.dtype))
+
+
+def _best(
+    numbering: Numbering, values: Any, aggregation: str, n: int = 5
+) -> tuple[cp.ndarray, cp.ndarray]:
+    """Group numbers, ascending, and values, of each group the best one first."""
+    column, rows = nans_to_nulls(view(values)), len(values)
+    words = None
+    if rows <= sgb.ROWS_AT_MOST:
+        words = by_kernels(lambda: numbering.sorted(rows).ascending(column))
+    ascending, starts = words or _ascending(numbering, gather(column, numbering.rows))
+    starts = starts.astype(cp.int64)
+    sizes = cp.minimum(cp.diff(starts), min(n, NOWHERE))
+    ends = cp.cumsum(sizes)
+    total = int(ends[-1]) if len(ends) else 0
+    codes = cp.searchsorted(ends, cp.arange(total), side="right")
+    place = cp.arange(total) - (ends - sizes)[codes]
+    largest = aggregation == "nlargest"
+    at = starts[codes + 1] - 1 - place if largest else starts[codes] + place
+    taken = ascending[at]
+    dtype = getattr(values.dtype, "numpy_dtype", values.dtype)
+    return codes, taken if words is None else values_of(taken, dtype)
+
+
+def _ascending(numbering: Numbering, taken: plc.Column) -> tuple[cp.ndarray, cp.ndarray]:
+    """The values of each group in ascending order, and where each begins; nulls are left out."""
+    filled = present(taken)
+    some, values = numbering.where(filled), array_of(taken, 0)[filled]
+    order = cp.argsort(values)
+    order = order[cp.argsort(some.codes[order], kind="stable")]
+    starts = cp.zeros(numbering.n + 1, dtype=cp.int64)
+    starts[1:] = cp.cumsum(some.size)
+    return values[order], starts
+
+
+def numbered(keys: Sequence[Any], keep_nulls: bool = True) -> tuple[Any, Numbering]:
+    """The groups of some rows, and the rows' numbers."""
+    grouping = Grouping(keys, keep_nulls)
+    grouping.aggregator.encode()
+    groups = grouping.table([])
+    codes = grouping.aggregator.codes
+    if codes is None:  # libcudf has made the groups
+        return groups, Numbering.of_keys(keys, keys_of(groups))
+    return groups, Numbering(len(groups), of_rows=codes)
+
+
+def with_outputs(
+    groups: Any,
+    tables: Mapping[str, Any],
+    plan: Plan,
+    names: Sequence[Any],
+    numberings: dict[str, Numbering],
+) -> Any:
+    """The groups with every output, those that no row has included.
+
+    ``names`` are those of the keys; ``numberings`` of the rows of some tables are known already.
+    """
+    keys, labels = keys_of(groups), names_of(groups)
+    columns = {f"k{i}": key for i, key in enumerate(keys)}
+    for i, output in enumerate(plan.outputs):
+        label = f"o{i}"
+        if label in labels:
+            values = column_at(groups, label)
+        elif output.kind is Kind.MERGEABLE:
+            prefix = f"s{output.states[0]}."
+            fields = {n.removeprefix(prefix): groups[n] for n in labels if n.startswith(prefix)}
+            values = finished_state(output, fields, index_of(keys, names))
+        else:
+            name = plan.table_of(output)
+            paired = name in tables and name != "rows"
+            name = name if paired else "rows"
+            if name not in numberings:
+                numberings[name] = Numbering.of_keys(keys_of(tables[name]), keys)
+            if plan.narrowed and output.kind is Kind.WHOLE:
+                numbering = numberings[name]
+                column = numbering.take(tables[name][label])
+                values = plain(numbering.spread(numbering.codes, column))
+            elif output.kind is Kind.SKETCH:
+                values = _best_lists(output, numberings[name], tables[name]["v"])
+            else:
+                column = tables[name]["v" if paired else f"v{output.column}"]
+                values = _of_rows(output, numberings[name], column, paired)
+        empty = None if output.custom else REGISTRY[output.aggregation].of_no_rows
+        if empty is not None and view(values).null_count():
+            values = values.fillna(empty)
+        columns[label] = values
+    return table(columns)
+
+
+def _of_rows(output: Output, numbering: Numbering, column: Any, paired: bool) -> Any:
+    """One output from distinct pairs or whole rows: the kernels' where they can, else libcudf's."""
+    counted, rows = output.aggregation == "nunique", len(column)
+
+    def by_sorting() -> plc.Column:
+        in_order = numbering.sorted(rows)
+        return in_order.nunique(view(column)) if counted else in_order.output(output, view(column))
+
+    sorts = counts(column.dtype, rows) if counted else serves(output, column.dtype, rows)
+    output_column = by_kernels(by_sorting) if sorts else None
+    if output_column is None:
+        return _output_by_libcudf(output, numbering, column, paired)
+    if output.aggregation == "list":
+        return like(output_column, cudf.ListDtype(column.dtype))
+    return (
+        plain(output_column)
+        if counted or not is_chrono(column.dtype)
+        else like(output_column, column.dtype)
+    )

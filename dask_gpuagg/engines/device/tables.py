@@ -1,0 +1,412 @@
+"""Tables of several partitions concatenated, and tables divided by the hash of their keys.
+
+A partition's dtypes need not be those of the metadata, nor those of the next partition. cuDF
+concatenates numbers of several dtypes, and refuses all other mixtures: these are cast before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import cudf
+import cupy as cp
+import numpy as np
+import pandas as pd
+import pylibcudf as plc
+from cudf.core.column import ColumnBase
+from cudf.utils.dtypes import find_common_type
+from dask.dataframe.dispatch import hash_object_dispatch
+
+from dask_gpuagg.dtypes import INTEGRAL, NUMERIC, TEMPORAL, TEXT, TICKS, dtype_class, ticks_of
+from dask_gpuagg.engines.device.columns import (
+    NOWHERE,
+    Pieces,
+    as_column,
+    column_at,
+    column_of,
+    concatenated,
+    frame_of,
+    gather_columns,
+    gather_rows,
+    is_own,
+    like,
+    names_of,
+    nans_to_nulls,
+    suit,
+    view,
+    view_at,
+)
+from dask_gpuagg.engines.device.groups import counts_of
+from dask_gpuagg.engines.device.results import index_of
+from dask_gpuagg.engines.device.support import reads_once
+from dask_gpuagg.plan import Plan
+
+# One call of the kernels takes so many rows, and stacks at most this part of the device's memory.
+_ROWS_OF_A_CALL = (1 << 31) - 1
+_SHARE_OF_A_CALL = 6
+
+_TEXT = frozenset(TEXT)
+_NUMBERS = frozenset((*NUMERIC, "decimal"))
+
+
+def stack(tables: Sequence[Any]) -> Any:
+    """Concatenate tables of the same columns in order of the partitions; categories are united."""
+    tables = list(tables)
+    if len(tables) > 1:
+        tables = [t for t in tables if len(t)] or tables[:1]
+    return tables[0] if len(tables) == 1 else _concatenated(aligned(tables))
+
+
+def _concatenated(tables: list[Any]) -> Any:
+    """Tables with columns of one name in one dtype, concatenated.
+
+    By libcudf where none has categories: what cuDF does beside it takes longer than a merge of few
+    groups. cuDF itself forgets that categories are ordered.
+    """
+    dtypes = _dtypes_of(tables[0])
+    # dtypes that say the same as the type of libcudf's column
+    if all(is_own(dtype) or isinstance(dtype, pd.DatetimeTZDtype) for dtype in dtypes.values()):
+        whole = concatenated([[view_at(table, name) for table in tables] for name in dtypes])
+        pairs = zip(dtypes.items(), whole, strict=True)
+        return frame_of({name: as_column(column, dtype) for (name, dtype), column in pairs})
+    stacked = cudf.concat(tables, ignore_index=True)
+    for name, dtype in dtypes.items():
+        if dtype_class(dtype) != "category" or not dtype.ordered:
+            continue
+        if any(not t[name].dtype.categories.equals(dtype.categories) for t in tables[1:]):
+            raise TypeError("the partitions' ordered categories differ")
+        stacked[name] = like(view(stacked[name]), dtype)
+    return stacked
+
+
+def _dtypes_of(table: Any) -> dict[Any, Any]:
+    # ``dtypes`` makes a pandas object of them
+    return {name: column.dtype for name, column in table._data.items()}
+
+
+def divided(run: Sequence[Any]) -> list[Sequence[Any]]:
+    """Divide partitions of equal dtypes into those that are stacked for one call of the kernels."""
+    most = cp.cuda.Device().mem_info[1] // _SHARE_OF_A_CALL
+    pieces: list[list[Any]] = []
+    rows = size = 0
+    for part in run:
+        more = bytes_of((*part.keys, *part.columns))
+        if not pieces or rows + len(part) > _ROWS_OF_A_CALL or size + more > most:
+            pieces.append([])
+            rows = size = 0
+        pieces[-1].append(part)
+        rows, size = rows + len(part), size + more
+    return list(pieces)
+
+
+def bytes_of(columns: Iterable[Any]) -> int:
+    """Bytes of columns, roughly."""
+    return sum(map(_bytes, columns))
+
+
+def _bytes(column: Any) -> int:
+    dtype = column.dtype
+    if isinstance(dtype, np.dtype) and dtype.kind != "O":  # without reading the column's buffers
+        return int(len(column) * dtype.itemsize)
+    return _bytes_of(view(column))
+
+
+def _bytes_of(column: plc.Column) -> int:
+    """Bytes of a column's values, roughly: of a slice of text its share of all of it."""
+    if column.num_children():
+        characters = column.data().size if column.data() else 0
+        whole = sum(map(_bytes_of, column.children())) + characters
+        if column.type().id() == plc.TypeId.STRING:
+            # a slice has the offsets and the characters of all rows
+            whole = whole * column.size() // max(column.child(0).size() - 1, 1)
+        return int(whole)
+    # text without rows may have no children, and text has no size of its own
+    return int(column.size() * plc.types.size_of(column.type())) if column.size() else 0
+
+
+def stacked(parts: Sequence[Sequence[Any]], plan: Plan | None = None) -> list[Any]:
+    """Concatenate the columns of several partitions, of equal dtypes by position.
+
+    Columns stay ``Pieces`` where the plan's kernels take large columns as they lie.
+    """
+    columns = [list(map(view, pieces)) for pieces in zip(*parts, strict=True)]
+    dtypes = [known.dtype for known in parts[0]]
+    if plan is not None and reads_once(plan) and all(map(is_own, dtypes)) and suit(columns):
+        return [Pieces(pieces, dtype) for pieces, dtype in zip(columns, dtypes, strict=True)]
+    return [like(c, dtype) for c, dtype in zip(concatenated(columns), dtypes, strict=True)]
+
+
+def aligned(tables: Sequence[Any]) -> list[Any]:
+    """Cast tables so that columns of one name have one dtype.
+
+    Columns whose values are all null take the dtype of the others.
+    """
+    dtypes = [_dtypes_of(table) for table in tables]
+    changed: list[dict[Any, Any]] = [{} for _ in tables]
+    for name in dtypes[0]:
+        found = [of_table[name] for of_table in dtypes]
+        if _are_alike(found):
+            continue
+        nulls = [_is_null(table[name]) for table in tables]
+        filled = [d for d, null in zip(found, nulls, strict=True) if not null] or found[:1]
+        # categories are united afterwards
+        agreed = _are_alike(filled)
+        common = filled[0] if agreed else common_dtype(filled)
+        for new, table, null in zip(changed, tables, nulls, strict=True):
+            if null or not agreed:
+                new[name] = cast(table[name], common)
+    return [t.assign(**new) if new else t for t, new in zip(tables, changed, strict=True)]
+
+
+def _are_alike(dtypes: Sequence[Any]) -> bool:
+    """Whether cuDF concatenates columns of these dtypes."""
+    categories = [dtype_class(d) == "category" for d in dtypes]
+    if all(categories):
+        kinds = [d.categories.dtype for d in dtypes]
+        return all(k == kinds[0] for k in kinds[1:])
+    return not any(categories) and all(d == dtypes[0] for d in dtypes[1:])
+
+
+def _is_null(column: Any) -> bool:
+    return len(column) > 0 and int(view(column).null_count()) == len(column)
+
+
+def common_dtype(dtypes: Sequence[Any]) -> Any:
+    """The dtype of a concatenation of columns of these dtypes, which are not all null.
+
+    cuDF's common dtype for numbers, decimals, and times of several units; the values' dtype for
+    values with categories of them; for nothing but categories the first, as they are united when
+    columns are. TypeError for what cuDF does not concatenate either: numbers with strings, say.
+    """
+    distinct = [d for i, d in enumerate(dtypes) if not any(d == e for e in dtypes[:i])]
+    if _are_alike(distinct):
+        return distinct[0]
+    plain_dtypes = [d.categories.dtype if dtype_class(d) == "category" else d for d in distinct]
+    classes = {dtype_class(d) for d in plain_dtypes}
+    if classes <= _TEXT:
+        strings = [d for d in plain_dtypes if isinstance(d, pd.StringDtype)]
+        return strings[0] if strings else plain_dtypes[0]
+    if classes <= _NUMBERS or classes in ({"datetime"}, {"timedelta"}):
+        zones = [d for d in plain_dtypes if isinstance(d, pd.DatetimeTZDtype)]
+        if not zones:
+            return find_common_type(plain_dtypes)
+        if len(zones) == len(plain_dtypes) and all(z.tz == zones[0].tz for z in zones[1:]):
+            unit = max((z.unit for z in zones), key=TICKS.__getitem__)
+            return pd.DatetimeTZDtype(unit, zones[0].tz)
+    names = ", ".join(str(d) for d in distinct)
+    raise TypeError(f"cuDF does not concatenate columns of dtypes {names}")
+
+
+def cast(column: Any, dtype: Any) -> Any:
+    """A Series in a common dtype; nulls stay null."""
+    if column.dtype == dtype:
+        return column
+    if dtype_class(column.dtype) == "category":
+        column = of_categories(column)
+        if column.dtype == dtype:
+            return column
+    if _is_null(column):
+        kind = view(cudf.Series([], dtype=dtype))
+        return like(plc.Column.all_null_like(kind, len(column)), dtype)
+    if isinstance(dtype, pd.DatetimeTZDtype):
+        ticks = like(view(column), np.dtype(f"M8[{column.dtype.unit}]"))
+        return like(view(ticks.astype(f"datetime64[{dtype.unit}]")), dtype)
+    return column.astype(dtype)
+
+
+def compatible(values: Any, promised: Any) -> tuple[Any, Any]:
+    """A column that has another dtype than the promised one, as its partial takes it.
+
+    In the promised dtype where no value depends on it: a column without rows or without values.
+    Also the dtype: the promised one where the values can be merged with those of that dtype.
+    """
+    if {dtype_class(values.dtype), dtype_class(promised)} <= _TEXT:
+        return values, promised  # one to libcudf, whatever their missing value
+    if len(values) == 0 or _is_null(values):
+        return cast(values, promised), promised
+    return values, values.dtype
+
+
+def of_categories(column: Any) -> Any:
+    """A column of categories as the values that they stand for.
+
+    cuDF's own ``astype`` takes the bytes of a null mask for its bits where the column is a slice
+    of another: it raises ``Invalid bit range``, or makes nulls of other rows.
+    """
+    values = cudf.Series._from_column(column.dtype.categories._column)
+    codes = view(column)
+    if len(values) == 0 or len(column) == 0:
+        return like(plc.Column.all_null_like(view(values), len(column)), values.dtype)
+    rows = plc.unary.cast(codes, plc.DataType(plc.TypeId.INT32))
+    if rows.null_count():
+        rows = plc.replace.replace_nulls(rows, plc.Scalar.from_py(NOWHERE, rows.type()))
+    return like(gather_rows(view(values), rows), values.dtype)
+
+
+Partial = dict[str, Any]
+
+_NANOSECONDS = 10**9
+# as ``host.bucket_of`` has it
+_SECOND = 0x9E3779B97F4A7C15
+_INT64 = plc.DataType(plc.TypeId.INT64)
+# Outputs up to which the rows of each are looked for; for more they are sorted by their output.
+_FEW_BUCKETS = 8
+
+
+def bucket_of(keys: Sequence[Any], buckets: int, second: bool = False) -> Any:
+    """The output that each row of key values belongs to, int64; see ``host.bucket_of``.
+
+    Equal values have equal hashes whatever the dtype of their partition is: integers as floats,
+    instants in all units, values as categories.
+    """
+    return cudf.Series(_buckets(keys, buckets, second).astype(cp.int64))
+
+
+def _buckets(keys: Sequence[Any], buckets: int, second: bool = False) -> cp.ndarray:
+    """The outputs of rows in the dtype of the hashes, which is narrower."""
+    columns: list[Any] = []
+    for key in keys:
+        columns += _hash_columns(cudf.Series(key).reset_index(drop=True))
+    frame = cudf.DataFrame({f"k{i}": column for i, column in enumerate(columns)})
+    hashes = hash_object_dispatch(frame, index=False).values
+    if second:
+        hashes = (hashes.astype(cp.uint64) * cp.uint64(_SECOND)) >> cp.uint64(32)
+    return hashes % hashes.dtype.type(buckets)
+
+
+def _hash_columns(key: Any) -> list[Any]:
+    """Columns that have the same values for the same keys."""
+    if dtype_class(key.dtype) == "category":
+        # partitions may number their categories differently
+        key = of_categories(key)
+    cls = dtype_class(key.dtype)
+    if cls in NUMERIC:
+        # large integers that are equal as floats share an output, which is correct
+        key = key.astype("float64")
+        if cls in INTEGRAL:
+            return [key]
+        # NaN and null are one key, and so are -0.0 and 0.0
+        return [like(nans_to_nulls(view(key)), key.dtype) + 0.0]
+    if cls not in TEMPORAL:
+        return [key]
+    per_second = ticks_of(key.dtype)
+    ticks = like(plc.unary.bit_cast(view(key), _INT64), np.dtype("int64"))
+    seconds = ticks // per_second
+    rest = (ticks - seconds * per_second) * (_NANOSECONDS // per_second)
+    return [seconds, rest]
+
+
+def split(tables: Partial, plan: Plan, buckets: int, second: bool = False) -> list[Partial]:
+    """Divide a partial by key hash into one partial per output; see ``host.split``."""
+    parts: list[Partial] = [{} for _ in range(buckets)]
+    for name, whole in tables.items():
+        of_row = _buckets_of(whole, plan, buckets, second)
+        if buckets <= _FEW_BUCKETS:
+            for j, part in enumerate(parts):
+                part[name] = rows_where(whole, of_row == j)
+            continue
+        order, ends = _order_of(of_row, buckets)
+        for part, start, end in zip(parts, [0, *ends[:-1]], ends, strict=True):
+            # not slices of one table: each would keep all of it in memory
+            part[name] = taken(whole, order[start:end])
+    return parts
+
+
+def ordered(whole: Any, plan: Plan, buckets: int) -> tuple[Any, list[int]]:
+    """A table in the order of the outputs of ``split``, and where the rows of each end."""
+    order, ends = _order_of(_buckets_of(whole, plan, buckets, False), buckets)
+    return taken(whole, order), ends
+
+
+def hash_partitioned(whole: Any, keys: int, parts: int) -> list[Any]:
+    """A table divided by the hash of its first columns, as slices of one.
+
+    By libcudf's own hash, which is not that of ``split``: equal values are in one part only where
+    their dtypes are equal. The order of the rows is lost.
+    """
+    names = names_of(whole)
+    columns = plc.Table([view_at(whole, name) for name in names])
+    parted, starts = plc.partitioning.hash_partition(columns, list(range(keys)), parts)
+    ordered = _like(whole, names, parted.columns())
+    ends = [*starts[1:parts], len(ordered)]
+    return [ordered.iloc[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def _order_of(of_row: cp.ndarray, buckets: int) -> tuple[cp.ndarray, list[int]]:
+    # sorted by as few bits as number the buckets
+    of_row = of_row.astype(np.min_scalar_type(buckets - 1))
+    ends = cp.cumsum(counts_of(of_row, buckets)).get().tolist()
+    return cp.argsort(of_row, kind="stable").astype(cp.int32), ends
+
+
+def _buckets_of(whole: Any, plan: Plan, buckets: int, second: bool) -> cp.ndarray:
+    keys = [column_at(whole, f"k{i}") for i in range(len(plan.keys))]
+    return _buckets(keys, buckets, second)
+
+
+def rows_where(whole: Any, rows: cp.ndarray) -> Any:
+    """Rows of a table for which a condition holds, in their order."""
+    names = names_of(whole)
+    columns = plc.Table([view_at(whole, name) for name in names])
+    filtered = plc.stream_compaction.apply_retention_mask(columns, column_of(rows))
+    return _like(whole, names, filtered.columns())
+
+
+def taken(whole: Any, rows: cp.ndarray) -> Any:
+    """Rows of a table by number."""
+    names = names_of(whole)
+    columns = [view_at(whole, name) for name in names]
+    return _like(whole, names, gather_columns(columns, column_of(rows), all_there=True))
+
+
+def _like(whole: Any, names: Sequence[str], columns: Sequence[plc.Column]) -> Any:
+    """A table of columns that libcudf has made of another's."""
+    pairs = zip(names, columns, strict=True)
+    return frame_of({n: ColumnBase.create(c, whole._data[n].dtype) for n, c in pairs})
+
+
+def concatenated_outputs(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
+    """Concatenate finished outputs, sorted by key if the plan says so; see the host engine's.
+
+    The keys travel as columns. cuDF's own concatenation looks for a frequency in an index of
+    datetimes, and fails where few rows surround a null; and it factorizes every level of a
+    MultiIndex.
+    """
+    filled = [o for o in outputs if len(o)] or list(outputs[:1])
+    first = filled[0]
+    if len(filled) == 1:
+        return first.sort_index(na_position="last") if plan.sort else first
+    levels = [f"k{i}" for i in range(first.index.nlevels)]
+    whole = stack([_as_table(output, levels) for output in filled])
+    if plan.sort:
+        whole = whole.sort_values(levels, na_position="last", ignore_index=True)
+    index = index_of([whole[name] for name in levels], list(first.index.names))
+    columns = [whole[name] for name in whole.columns if name not in levels]
+    if first.ndim == 1:
+        result = columns[0]
+        result.index = index
+        result.name = first.name
+        return result
+    result = cudf.DataFrame(dict(enumerate(columns)))
+    result.index = index
+    result.columns = first.columns
+    return result
+
+
+def _as_table(output: Any, levels: Sequence[str]) -> Any:
+    """The levels of an output's index, then its columns."""
+    columns = [output._column] if output.ndim == 1 else output._columns
+    named = dict(zip(levels, output.index._columns, strict=True))
+    named |= {f"o{i}": column for i, column in enumerate(columns)}
+    return cudf.DataFrame({n: cudf.Series._from_column(c) for n, c in named.items()})
+
+
+def divided_outputs(whole: Any, plan: Plan, outputs: int) -> list[Any]:
+    """The groups of a finished output divided by key hash; see ``host.divided_outputs``."""
+    keys = [cudf.Series._from_column(c) for c in whole.index._columns[: len(plan.keys)]]
+    order, ends = _order_of(_buckets(keys, outputs), outputs)
+    ordered = whole.take(order)
+    pairs = zip([0, *ends[:-1]], ends, strict=True)
+    # copies: a slice would keep all of it in memory
+    return [ordered.iloc[start:end].copy(deep=True) for start, end in pairs]
