@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.kernels import prepare, report_head
 from benchmarks.report import write
 from dask_gpuagg.cuda.algorithms.sp_ega import sp_ega
-from dask_gpuagg.cuda.call.call import Call, Piece, collect, table_of
+from dask_gpuagg.cuda.call import Call, Piece, collect, table_of
 from dask_gpuagg.cuda.choice.decision import SpEga
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import ColumnStruct, Counters

@@ -7,11 +7,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dask_gpuagg.cuda.algorithms.encode import encode, encode_range, may_be_narrow
 from dask_gpuagg.cuda.algorithms.output import write
+from dask_gpuagg.cuda.algorithms.sgb import encode, encode_range, may_be_narrow
 from dask_gpuagg.cuda.attempts import decide, group
-from dask_gpuagg.cuda.call.call import Call, Made, NeedsWholeColumns, Run, run_of
-from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn, Part, prepared
+from dask_gpuagg.cuda.call import (
+    Call,
+    Columns,
+    DeviceColumn,
+    Made,
+    NeedsWholeColumns,
+    Part,
+    Run,
+    prepared,
+    run_of,
+)
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.decision import Decision, Hgb
 from dask_gpuagg.cuda.dictionary import units_of_dictionary

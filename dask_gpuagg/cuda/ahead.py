@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from dask_gpuagg.cuda.algorithms import pgb, tables
-from dask_gpuagg.cuda.call.inputs import prepared
+from dask_gpuagg.cuda.call import prepared
 from dask_gpuagg.cuda.choice import choose, summary
 from dask_gpuagg.cuda.choice.costs import known
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Partitioned

@@ -19,8 +19,7 @@ from dask_gpuagg.cuda.algorithms.pgb import pgb
 from dask_gpuagg.cuda.algorithms.sgb import sgb
 from dask_gpuagg.cuda.algorithms.sp_ega import sp_ega
 from dask_gpuagg.cuda.algorithms.tables import direct, hgb, lphga
-from dask_gpuagg.cuda.call.call import Call, NeedsWholeColumns, Run, zero
-from dask_gpuagg.cuda.call.inputs import Columns
+from dask_gpuagg.cuda.call import Call, Columns, NeedsWholeColumns, Run, zero
 from dask_gpuagg.cuda.choice import choose, summary, tables
 from dask_gpuagg.cuda.choice.choose import that_fits, with_less_memory
 from dask_gpuagg.cuda.choice.costs import known

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cuda.call.call import Call, Made
-from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn
+from dask_gpuagg.cuda.call import Call, Columns, DeviceColumn, Made
 from dask_gpuagg.cuda.choice.decision import margin, shared_bytes
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.instantiations import DICTIONARY, first_units

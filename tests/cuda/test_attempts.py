@@ -13,7 +13,7 @@ import pytest
 
 from dask_gpuagg.cuda import ahead, attempts
 from dask_gpuagg.cuda.attempts import Attempt
-from dask_gpuagg.cuda.call.call import Piece, Run
+from dask_gpuagg.cuda.call import Piece, Run
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.choose import needed_bytes
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, Partitioned, Sgb

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from dask_gpuagg.cuda.call.call import Call, Made, number_groups
+from dask_gpuagg.cuda.call import Call, Made, number_groups
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import Counters, Target
 from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, SMALL_BLOCK

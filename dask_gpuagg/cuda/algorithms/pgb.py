@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dask_gpuagg.cache import OfObjects
 from dask_gpuagg.cuda.algorithms.output import columns_for, no_targets, targets_of
 from dask_gpuagg.cuda.algorithms.tables import take_listed
-from dask_gpuagg.cuda.call.call import Call, NeedsWholeColumns, Run, reset, run_of, table_of, zero
+from dask_gpuagg.cuda.call import Call, NeedsWholeColumns, Run, reset, run_of, table_of, zero
 from dask_gpuagg.cuda.choice import partitions as partitioning
 from dask_gpuagg.cuda.choice import skew
 from dask_gpuagg.cuda.choice.decision import Partitioned, Pgb, PgbFold, even, safe_slots

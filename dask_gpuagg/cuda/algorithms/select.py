@@ -16,7 +16,7 @@ from typing import Any
 
 from dask_gpuagg.cuda.algorithms import sgb
 from dask_gpuagg.cuda.algorithms.sgb import BETWEEN, Segments, Words, array_of
-from dask_gpuagg.cuda.call.call import Launcher
+from dask_gpuagg.cuda.call import Launcher
 from dask_gpuagg.cuda.query import instantiations
 from dask_gpuagg.cuda.query.instantiations import CORE, TranslationUnit
 from dask_gpuagg.cuda.query.structs import Chunk, Inside, Target

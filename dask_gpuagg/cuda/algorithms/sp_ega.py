@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dask_gpuagg.cuda.call.call import Call, Run, collect, reset, run_of, table_of, zero
+from dask_gpuagg.cuda.call import Call, Run, collect, reset, run_of, table_of, zero
 from dask_gpuagg.cuda.choice.decision import SpEga, even, safe_slots
 from dask_gpuagg.cuda.query.structs import Counters, Round
 from dask_gpuagg.cuda.query.tuning import SMALL_BLOCK

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from dask_gpuagg.cuda.algorithms.output import collect_early
-from dask_gpuagg.cuda.call.call import Call, Run, collect, reset, run_of, table_of
+from dask_gpuagg.cuda.call import Call, Run, collect, reset, run_of, table_of
 from dask_gpuagg.cuda.choice import tables
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, safe_slots
 from dask_gpuagg.cuda.query.structs import Args, Counters, Window

@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cuda.call.call import Call, Made
+from dask_gpuagg.cuda.call import Call, Made
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.summary import BEYOND
 from dask_gpuagg.cuda.query import tuning

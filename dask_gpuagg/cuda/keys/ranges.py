@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cuda.call.call import Call
+from dask_gpuagg.cuda.call import Call
 from dask_gpuagg.cuda.keys.codes import WORD_BITS, range_near, range_of
 from dask_gpuagg.cuda.query.forms import QUOTIENTS, RANGED, STEPPED
 from dask_gpuagg.cuda.query.query import Query

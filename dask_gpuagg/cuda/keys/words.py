@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from dask_gpuagg.cuda.call.call import Call
+from dask_gpuagg.cuda.call import Call
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.decision import safe_slots
 from dask_gpuagg.cuda.keys.codes import bounds_of, codes_of_seen, seen_bytes

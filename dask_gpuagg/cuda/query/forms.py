@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from dask_gpuagg.cuda.query.instantiations import (
     FOLDS,
@@ -15,9 +14,8 @@ from dask_gpuagg.cuda.query.instantiations import (
 from dask_gpuagg.cuda.query.types import TYPE_BYTES, KernelState, KeyPart
 
 
-@dataclass(frozen=True)
 class Form:
-    """How tables hold the keys.
+    """How tables hold the keys; there is one object of each class.
 
     Attributes
     ----------
@@ -53,6 +51,12 @@ class Form:
     may_be_doubted: ClassVar[bool] = True
     is_doubted_early: ClassVar[bool] = False
     lacks: ClassVar[tuple[str, ...]] = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FORMS.__getitem__, (self.name,)
+
+    def __repr__(self) -> str:
+        return self.name
 
     def extra_columns(self, keys: int) -> int:
         """Columns behind keys and inputs, for so many key columns: words, then ranges."""

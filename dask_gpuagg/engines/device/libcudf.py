@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import pylibcudf as plc
 
-from dask_gpuagg.cuda.call.call import Run
+from dask_gpuagg.cuda.call import Run
 from dask_gpuagg.cuda.choice.decision import Decision
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
