@@ -8,12 +8,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from dask_gpuagg.cuda.algorithms.select import Selecting
-from dask_gpuagg.cuda.algorithms.sgb import Sorting
 from dask_gpuagg.cuda.dictionary import units_of_dictionary
 from dask_gpuagg.cuda.keys.words import representations_of
 from dask_gpuagg.cuda.query.canonical import canonical
-from dask_gpuagg.cuda.query.instantiations import TranslationUnit, first_units
+from dask_gpuagg.cuda.query.instantiations import TranslationUnit, first_units, selecting, sorting
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime import driver
@@ -327,7 +325,7 @@ def units_of(keys: str, everything: bool) -> Iterator[TranslationUnit]:
 
 
 def _of_values() -> list[TranslationUnit]:
-    return [Sorting().source(), Selecting("f64").source()]
+    return [sorting(), selecting("f64")]
 
 
 def _present() -> list[str]:

@@ -18,7 +18,6 @@ from dask_gpuagg.cuda.algorithms import sgb
 from dask_gpuagg.cuda.algorithms.sgb import BETWEEN, Segments, Words, array_of
 from dask_gpuagg.cuda.call import Launcher
 from dask_gpuagg.cuda.query import instantiations
-from dask_gpuagg.cuda.query.instantiations import CORE, TranslationUnit
 from dask_gpuagg.cuda.query.structs import Chunk, Inside, Target
 from dask_gpuagg.cuda.query.tuning import (
     COUNT_BLOCKS,
@@ -33,7 +32,7 @@ from dask_gpuagg.cuda.query.tuning import (
 )
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import Device, fill, read_back
-from dask_gpuagg.cuda.runtime.kernels import Kernels
+from dask_gpuagg.cuda.runtime.kernels import Kernels, OneUnit
 
 # More groups are sorted, and so are groups of fewer bytes of values on average: a sample has
 # too few rows of each, and narrow values sort in few passes. One H200, 50 million rows: at
@@ -122,29 +121,9 @@ def copies_of(groups: int) -> int:
     return int(min(_COPIES_AT_MOST, 2 ** (max(room, 1).bit_length() - 1)))
 
 
-@dataclass(frozen=True)
-class Selecting:
-    """The translation unit of the kernels that select, for values of one type.
-
-    Attributes
-    ----------
-    ctype : str
-    ticks : bool
-        Whether quantiles are ticks of the values' type, as of datetimes, or numbers in float64.
-    """
-
-    ctype: str
-    ticks: bool = False
-    units = (CORE,)
-
-    def source(self, *units: str) -> TranslationUnit:
-        """All of it."""
-        return instantiations.selecting(self.ctype, self.ticks)
-
-
 @cache
-def _kernels(what: Selecting, device: Device) -> Kernels:
-    return Kernels(what, device)
+def _kernels(ctype: str, ticks: bool, device: Device) -> Kernels:
+    return Kernels(OneUnit(instantiations.selecting(ctype, ticks)), device)
 
 
 class Tally(ctypes.Structure):
@@ -174,7 +153,7 @@ class Candidates:
 
 def selecting(on: Launcher, ctype: str, ticks: bool = False) -> Launcher:
     """The kernels that select values of a type, where and when those of ``on`` run."""
-    return replace(on, kernels=_kernels(Selecting(ctype, ticks), on.device), held=[])
+    return replace(on, kernels=_kernels(ctype, ticks, on.device), held=[])
 
 
 class Selector:

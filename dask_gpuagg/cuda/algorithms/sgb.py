@@ -14,7 +14,7 @@ from typing import Any
 from dask_gpuagg.cuda.call import Call, Launcher, Run, collect, run_of, table_of
 from dask_gpuagg.cuda.choice.decision import Sgb, even
 from dask_gpuagg.cuda.query.forms import PACKED
-from dask_gpuagg.cuda.query.instantiations import CORE, TranslationUnit, sorting
+from dask_gpuagg.cuda.query.instantiations import sorting
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import ColumnStruct, Counters, Pass, Range, Runs, Target
 from dask_gpuagg.cuda.query.tuning import (
@@ -30,7 +30,7 @@ from dask_gpuagg.cuda.query.tuning import (
 )
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch, current_device, fill, read_back
-from dask_gpuagg.cuda.runtime.kernels import Kernels
+from dask_gpuagg.cuda.runtime.kernels import Kernels, OneUnit
 
 # Counts of rows share their words with two flags (kernels/sgb/radix.cuh).
 ROWS_AT_MOST = (1 << 30) - 1
@@ -40,19 +40,9 @@ _TILE = SORT_THREADS * SORT_ITEMS
 _DIGIT_BITS = 8
 
 
-class Sorting:
-    """The translation unit of the kernels that sort, the same for all queries."""
-
-    units = (CORE,)
-
-    def source(self, *units: str) -> TranslationUnit:
-        """All of it."""
-        return sorting()
-
-
 @cache
 def _kernels(device: Device) -> Kernels:
-    return Kernels(Sorting(), device)
+    return Kernels(OneUnit(sorting()), device)
 
 
 class _Same(ctypes.Structure):

@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cuda.query.instantiations import UNITS, TranslationUnit, unit_of
+from dask_gpuagg.cuda.query.instantiations import CORE, UNITS, TranslationUnit, unit_of
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime import background
 from dask_gpuagg.cuda.runtime.background import KernelsCompiling
@@ -39,6 +39,19 @@ class Source(Protocol):
     def source(self, *units: str) -> TranslationUnit:
         """The translation unit of some of them."""
         ...
+
+
+class OneUnit:
+    """A source of one translation unit, which serves all queries."""
+
+    units = (CORE,)
+
+    def __init__(self, unit: TranslationUnit) -> None:
+        self._unit = unit
+
+    def source(self, *units: str) -> TranslationUnit:
+        """All of it."""
+        return self._unit
 
 
 class _Library(NamedTuple):
