@@ -82,7 +82,7 @@ def probes(keys: Any, slots: int, kernel: str) -> tuple[float, int]:
         threads = COUNTS.threads
         call.launch("lphga", call.spread(len(keys), threads), threads, args, columns)
         counters = collect(call)
-        if counters.homeless:
+        if counters.unplaced:
             raise RuntimeError(f"{slots} slots did not suffice")
     seen = _Looks()
     read_back(address, seen, handle)

@@ -264,7 +264,7 @@ def collect(call: Call) -> Counters:
 def reset(call: Call, first: str) -> None:
     """Zero a counter, or from ``groups`` on all that ``collect`` makes."""
     offset = getattr(Counters, first).offset
-    words = 1 if first != "groups" else (Counters.doubt.offset - offset) // 4
+    words = 1 if first != "groups" else (Counters.ambiguous.offset - offset) // 4
     zero(call, call.args.counters + offset, words)
 
 

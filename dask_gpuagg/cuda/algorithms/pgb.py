@@ -62,7 +62,7 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
     args.replicas = decision.replicas if isinstance(decision, Pgb) else 1
     args.spill_limit = call.rows // 8 + (1 << 16)
     args.spill = call.allocate(4 * args.spill_limit).ptr
-    zero(call, args.counters, Counters.doubt.offset // 4)
+    zero(call, args.counters, Counters.ambiguous.offset // 4)
     # and the ticket behind them
     zero(call, partitions.rows, partitions.count + 1)
     if call.check:
@@ -76,7 +76,7 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
     targets = _make_room(call, decision.global_slots, columns)
     counters = _aggregate(call, decision, copies, targets)
     spilled = counters.spilled
-    if spilled > args.spill_limit or counters.homeless or counters.surprise:
+    if spilled > args.spill_limit or counters.unplaced or counters.mismatch:
         return None
     if columns and spilled:
         # columns would be final, so nothing has been written yet
@@ -98,7 +98,7 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
     if spilled:
         args.target = spills
         counters = _absorb(call, counters)
-    if counters.homeless:
+    if counters.unplaced:
         return None
     args.groups, args.extras = counters.total, counters.extras
     if spilled:

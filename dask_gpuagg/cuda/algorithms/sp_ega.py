@@ -38,7 +38,7 @@ def sp_ega(call: Call, decision: SpEga) -> tuple[Run, Counters] | None:
     next_places(call, losers)
     counters = collect(call)
     grown = False
-    while counters.homeless:
+    while counters.unplaced:
         grown = True
         if not _grow(call, counters):
             return None
@@ -66,7 +66,7 @@ def first_places(call: Call) -> Round:
 
 
 def next_places(call: Call, losers: Round) -> None:
-    """Places among the free slots for those who lost their first; who finds none is homeless."""
+    """Places among the free slots for those who lost their first; who finds none is unplaced."""
     args = call.args
     slots = args.table.slots
     # where most slots are free, half of them will do
@@ -78,7 +78,7 @@ def next_places(call: Call, losers: Round) -> None:
         last = number == ROUNDS - 1
         losers.number, losers.places = losers.number + 1, slots if last else 1
         losers.found = counts + 8 * number
-        losers.lost = args.counters + Counters.homeless.offset if last else losers.found + 4
+        losers.lost = args.counters + Counters.unplaced.offset if last else losers.found + 4
         _round(call, losers)
         losers.waiting = losers.lost
 
@@ -102,13 +102,13 @@ def _grow(call: Call, counters: Counters) -> bool:
     times the groups, and grows again where that does not suffice.
     """
     args = call.args
-    slots = safe_slots(counters.groups + counters.homeless)
+    slots = safe_slots(counters.groups + counters.unplaced)
     slots = min(slots, even(GROWTH * max(counters.groups, SMALL_BLOCK)))
     args.target = table_of(call, slots)
     reset(call, "claimed")
-    reset(call, "homeless")
+    reset(call, "unplaced")
     call.launch("clear_target", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
     blocks = call.spread(args.table.slots, SMALL_BLOCK)
     call.launch("transfer", blocks, SMALL_BLOCK, args, call.columns)
     args.table = args.target
-    return not call.counters().homeless
+    return not call.counters().unplaced

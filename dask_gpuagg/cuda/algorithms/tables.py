@@ -43,7 +43,7 @@ def hgb(call: Call, decision: Hgb) -> tuple[Run, Counters] | None:
 
     launch(decision.kernel, shared)
     counters = collect_early(call)
-    if counters.homeless or counters.surprise:
+    if counters.unplaced or counters.mismatch:
         return None
     spilled = counters.spilled
     if spilled:
@@ -57,7 +57,7 @@ def hgb(call: Call, decision: Hgb) -> tuple[Run, Counters] | None:
             # the same grid, so that each warp goes on where it stopped
             launch("lphga")
         counters = collect(call)
-        if counters.homeless:
+        if counters.unplaced:
             return None
     return run_of(call, decision, counters, spilled=spilled), counters
 
@@ -88,7 +88,7 @@ def lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
             blocks = call.spread(rows, threads * call.query.unroll)
             call.launch("lphga", blocks, threads, own, columns)
         counters = collect_early(call)
-        if not counters.homeless:
+        if not counters.unplaced:
             return run_of(call, decision, counters, restarted=restarted), counters
         # the failed table is released before the larger one is taken
         call.early = None
@@ -138,14 +138,14 @@ def direct(call: Call, decision: Direct) -> tuple[Run, Counters] | None:
         call.launch("name_slots", call.spread(keys, SMALL_BLOCK), SMALL_BLOCK, args, window)
     counters = collect_early(call, keys)
     spilled = counters.spilled
-    if spilled > args.spill_limit or counters.surprise:
+    if spilled > args.spill_limit or counters.mismatch:
         return None
     if spilled:
         # the table has no room for other keys, and no hash by which they would be found
         listed = min(spilled, room)
         take_spilled(call, counters, listed, listed, transfer=True)
         counters = collect(call)
-        if counters.homeless:
+        if counters.unplaced:
             return None
     return run_of(call, decision, counters, spilled=spilled), counters
 

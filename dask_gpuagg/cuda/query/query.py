@@ -90,7 +90,7 @@ class Query:
 
         Behind a form that was chosen for some values comes that of the columns.
         """
-        if not self.form.may_be_doubted:
+        if not self.form.may_be_ambiguous:
             return None
         return replace(self, chosen=BY_ROW if self.chosen is None else None)
 

@@ -93,18 +93,18 @@ class Table(ctypes.Structure):
     # slots of the global table
     claimed="u32",
     # rows or partial groups that found no place in the global table
-    homeless="u32",
+    unplaced="u32",
     # rows listed for the next stage
     spilled="u32",
     # not 0: the rows are unlike what was expected, so nothing is to be done
-    surprise="u32",
+    mismatch="u32",
     groups="u32",
     # of each output
     nulls=("u32", OUTPUTS_AT_MOST),
     # of a dense area: which of the two slots behind it hold a group, as bits
     extras="u32",
     # not 0: some word may stand for several keys; no kernel clears it
-    doubt="u32",
+    ambiguous="u32",
 )
 class Counters(ctypes.Structure):
     """Counts that kernels make for the host."""
