@@ -172,12 +172,12 @@ def dictionary_of(columns: Columns, asked: Query) -> Dictionary | None:
         _known.put(key, groups)
     if not groups:
         return None
-    made = _encoded(columns, call, asked, groups, key)
-    if known is None and made.is_full():
+    dictionary = _encoded(columns, call, asked, groups, key)
+    if known is None and dictionary.is_full():
         # another sample would show no more of them
         _known.put(key, 0)
         return None
-    return made
+    return dictionary
 
 
 def _groups(estimate: KeySummary, rows: int) -> int:

@@ -449,13 +449,13 @@ def encode_range(call: Call) -> tuple[list[Any], Any, int] | None:
     import rmm
 
     blocks = call.spread(call.rows, ENCODE_THREADS, waves=4)
-    found = call.allocate(ctypes.sizeof(Range)).ptr
-    fill(found, 0xFF, 8, call.handle)
-    fill(found + 8, 0, 8, call.handle)
+    bounds = call.allocate(ctypes.sizeof(Range)).ptr
+    fill(bounds, 0xFF, 8, call.handle)
+    fill(bounds + 8, 0, 8, call.handle)
     rows = call.args, call.columns
-    call.launch("find_range", blocks, ENCODE_THREADS, *rows, ctypes.c_void_p(found))
+    call.launch("find_range", blocks, ENCODE_THREADS, *rows, ctypes.c_void_p(bounds))
     span = Range()
-    read_back(found, span, call.handle)
+    read_back(bounds, span, call.handle)
     width = span.high - span.low + 1
     if not 0 < width <= _NARROW * call.rows:
         return None

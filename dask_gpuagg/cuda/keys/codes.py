@@ -130,10 +130,10 @@ def codes_of(
         return [_places(s, margin) if k.string else None for k, s in zip(keys, seen, strict=True)]
 
     def values(texts: Sequence[_Places | None]) -> list[int]:
-        made = []
+        counts = []
         for text, numbers, null in zip(texts, ranges, nulls, strict=True):
-            made.append(null + (text.values if text else numbers[1] if numbers else 0))
-        return made
+            counts.append(null + (text.values if text else numbers[1] if numbers else 0))
+        return counts
 
     # more margin makes more values, so that without any they are fewest
     fewest = places(_Margin.NOTHING)
@@ -239,15 +239,15 @@ def _with_margin(
     """The least and the greatest byte that each place may have, from those that it had."""
     if margin < _Margin.LIKE:
         return list(seen)
-    made = [_alike(*place) if place[0] < place[1] else place for place in seen]
-    for i, (least, greatest) in enumerate(made):
+    places = [_alike(*place) if place[0] < place[1] else place for place in seen]
+    for i, (least, greatest) in enumerate(places):
         if greatest != _DIGITS[1] or least not in (0, _DIGITS[0]) or seen[i][0] == seen[i][1]:
             continue
-        if margin >= _Margin.NEXT_DIGIT and i and _alike(*made[i - 1]) == _DIGITS:
-            made[i - 1] = _DIGITS
+        if margin >= _Margin.NEXT_DIGIT and i and _alike(*places[i - 1]) == _DIGITS:
+            places[i - 1] = _DIGITS
         if margin >= _Margin.SHORTER and shorter:
-            made[i] = (0, greatest)
-    return made
+            places[i] = (0, greatest)
+    return places
 
 
 def _alike(least: int, greatest: int) -> tuple[int, int]:
@@ -278,12 +278,12 @@ def decoded(call: Call, words: Any, groups: int) -> list[Made]:
         The groups' codes.
     groups : int
     """
-    made = []
+    columns = []
     for key, code in zip(call.query.keys, call.codes.column, strict=False):
         mask = call.mask(groups) if code.nullable else None
-        make = _texts if key.string else _integers
-        made.append(make(call, key, code, words, groups, mask))
-    return made
+        write = _texts if key.string else _integers
+        columns.append(write(call, key, code, words, groups, mask))
+    return columns
 
 
 def _integers(

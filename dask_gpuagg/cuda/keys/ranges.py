@@ -226,10 +226,10 @@ def numbered_by_steps(
     if query.keys[0].ctype in FLOATS:
         return _by_quotients(query, seen, bounds, rows)
     step = _common_step(seen, bounds)
-    found = _range_of_steps(bounds, step)
-    if step == 1 or found is None or found[1] > FILLING * rows:
+    numbers = _range_of_steps(bounds, step)
+    if step == 1 or numbers is None or numbers[1] > FILLING * rows:
         return None
-    return Numbering(replace(query, chosen=STEPPED), [found], [step])
+    return Numbering(replace(query, chosen=STEPPED), [numbers], [step])
 
 
 def numbered_by_several_steps(call: Call, bounds: Sequence[tuple[int, int]]) -> Numbering | None:
@@ -294,8 +294,8 @@ def _by_quotients(
     for parts in _PARTS:
         if greatest * parts >= _WHOLE:
             return None
-        whole = np.rint(values.astype(np.float64) * parts)
-        if bool(((whole / parts).astype(values.dtype) == values).all()):
+        integers = np.rint(values.astype(np.float64) * parts)
+        if bool(((integers / parts).astype(values.dtype) == values).all()):
             base, codes = range_near(round(least * parts), round(greatest * parts))
             if codes > FILLING * rows:
                 return None

@@ -254,7 +254,7 @@ class Query:
             for output in self.outputs
         ]
         few = len(self.kept) <= STATES_AS_BITS
-        return self.folds and few and all(len(made) <= 1 for made in passes)
+        return self.folds and few and all(len(columns) <= 1 for columns in passes)
 
     @cached_property
     def numbered(self) -> bool:

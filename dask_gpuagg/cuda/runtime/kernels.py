@@ -119,12 +119,12 @@ class Kernels:
         if begun is not None:  # it ended by another error than the compiler's: the call meets it
             return True
         try:
-            found = kept(self._query.source(unit), self._device.architecture)
+            compiled = kept(self._query.source(unit), self._device.architecture)
         except KernelsUnavailable as error:
             self._failures[unit] = str(error)
             return True
-        if found is not None:
-            self._compiled[unit] = found
+        if compiled is not None:
+            self._compiled[unit] = compiled
             return True
         self._begun[unit] = background.submit(partial(self._compile, unit))
         return False
