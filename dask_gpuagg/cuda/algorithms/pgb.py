@@ -202,7 +202,7 @@ def _lay_out(call: Call, decision: Partitioned, partitions: Partitions) -> None:
 def _make_copies(call: Call, decision: Partitioned) -> _Copies:
     """Memory for the rows' copies; columns that are gathered, or not read, are the input's own."""
     query = decision.partition_query(call.query)
-    if query.numbered and len(call.pieces) > 1:
+    if query.has_row_numbers and len(call.pieces) > 1:
         raise NeedsWholeColumns(f"{decision.kernel} by the numbers of rows")
     if query is not call.query:
         call = replace(call, query=query, kernels=kernels_of(query, call.device))
@@ -211,14 +211,14 @@ def _make_copies(call: Call, decision: Partitioned) -> _Copies:
     def array(width: int) -> int:
         return int(call.allocate(rows * width).ptr)
 
-    masked = sum(v.masked for v in query.read)
+    masked = sum(v.masked for v in query.all_inputs)
     cursors = call.allocate(4 * (decision.partitions + 1)).ptr
     base = decision.base
     word = 2 if decision.window else 8 if base is None else 4
     inverse = -(-(2**64) // decision.partitions) if decision.window else 0
     partitions = Partitions(
         Words(array(word), (base or 0) % 2**64, inverse, decision.window),
-        array(4) if query.numbered else 0,
+        array(4) if query.has_row_numbers else 0,
         array(1 if masked <= 8 else 4 if masked <= 32 else 8) if masked else 0,
         cursors,
         cursors + 4 * decision.partitions,

@@ -71,7 +71,7 @@ def narrowed(call: Call, slots: bool = True) -> Keys:
     query = call.query
     near = not is_out_of_range(query, call.about)
     rows = call.rows if slots and near else 0
-    if query.integral:
+    if query.is_integral:
         bounds = _bounds(call)
         stepped = numbered_by_several_steps(call, bounds) if rows else None
         if stepped is not None:
@@ -92,7 +92,7 @@ def narrowed(call: Call, slots: bool = True) -> Keys:
 def representations_of(query: Query) -> list[Query]:
     """The query, and those that ``narrowed`` or ``numbered_by_ranges`` may make of it."""
     forms: list[Form] = []
-    if (query.form.made_words and query.integral) or query.may_fill:
+    if (query.form.made_words and query.is_integral) or query.may_fill:
         forms.append(RANGED)
         if query.form == HASHED:
             forms.append(WIDE_RANGED)

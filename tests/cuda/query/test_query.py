@@ -91,7 +91,7 @@ def test_nan_keys_are_null() -> None:
 def test_slots_are_the_sum_of_their_states(name: str) -> None:
     """The compiler asserts the same of the policies (see ``test_compiler.py``)."""
     fixed, replica = 8, 0
-    for state in TABLE[name].kept:
+    for state in TABLE[name].all_states:
         if state.policy in ("Min", "Max"):
             assert state.ctype is not None
             # 32-bit atomics are the narrowest

@@ -144,7 +144,7 @@ OUTPUTS = ("outputs.cuh", "exact_total.cuh")
 
 def test_specialisations_have_every_type_and_policy() -> None:
     """A type or a policy that no specialisation has would be compiled by no test."""
-    states = {s.policy for q in TABLE.values() for s in q.kept}
+    states = {s.policy for q in TABLE.values() for s in q.all_states}
     text = (KERNELS / "aggregate" / "states.cuh").read_text()
     policies = set(re.findall(r"struct (\w+) : (?:Replicated|OneCopy)<", text))
     policies |= set(re.findall(r"using (\w+) = MomentsOf<", text)) | {"WideSum"}
