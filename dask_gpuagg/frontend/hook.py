@@ -24,7 +24,7 @@ from dask.dataframe.dask_expr import _groupby as G
 
 from dask_gpuagg.cluster.preflight import cluster_problem
 from dask_gpuagg.engines import DEVICE, HOST, engine_name
-from dask_gpuagg.engines.host.buckets import hashed_by_dask
+from dask_gpuagg.engines.host.exchange import hashed_by_dask
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.calls import METHODS, aggregate, aggregate_cudf, method
 from dask_gpuagg.frontend.contract import MAPPING

@@ -10,7 +10,7 @@ from dask.dataframe.dispatch import meta_nonempty
 
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines.host.conform import list_dtype
+from dask_gpuagg.engines.host.dtypes import list_dtype
 from dask_gpuagg.frontend.device_metadata import beside, empty_matrix, is_known, on_host
 from dask_gpuagg.plan import CustomFunctions, Requested, short
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dask_gpuagg.decomposition import make_matrix_plan, make_plan, retyped
 from dask_gpuagg.engines.host import engine
-from dask_gpuagg.engines.host.found_dtypes import common_dtype, durations, nullable
+from dask_gpuagg.engines.host.dtypes import common_dtype, durations, nullable
 from dask_gpuagg.plan import Column, Plan, Requested
 from dask_gpuagg.tasks.unify import DTYPES, as_found, rescaled, sources, unify
 
