@@ -152,16 +152,8 @@ def is_known(columns: Columns, asked: Query) -> bool:
 def dictionary_of(columns: Columns, asked: Query) -> Dictionary | None:
     """The strings as numbers, or None where they repeat too little.
 
-    Parameters
-    ----------
-    columns : Columns
-    asked : Query
-        ``may_have_dictionary`` is true of both.
-
-    Returns
-    -------
-    Dictionary or None
-        It is to be asked whether it ``is_full`` before its numbers are believed.
+    Of columns and a query that ``may_have_dictionary``; whether it ``is_full`` is to be asked
+    before its numbers are believed.
     """
     key = asked.texts, columns.about
     parts = [part._replace(inputs=()) for part in columns.parts]
@@ -226,14 +218,7 @@ def near_bytes(slots: int, groups: int) -> int:
 
 
 def launches(rows: int, groups: int) -> Iterator[tuple[int, int]]:
-    """First row and end of each launch; all but the last end at whole words of a mask.
-
-    Parameters
-    ----------
-    rows : int
-    groups : int
-        Expected.
-    """
+    """First row and end of each launch; all but the last end at whole words of a mask."""
     first = 0
     for end in (max(_ROWS_BEFORE * groups, _FEWEST_BEFORE), rows // _LAST_PART):
         end = math.ceil(end / 32) * 32

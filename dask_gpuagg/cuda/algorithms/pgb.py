@@ -43,15 +43,7 @@ class _Copies(NamedTuple):
 def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
     """Groups of a partitioned input.
 
-    Parameters
-    ----------
-    call : Call
-    decision : Partitioned
-
-    Returns
-    -------
-    tuple of Run and Counters, or None
-        None if so many rows found their partition full that the global table is the better way.
+    None if so many rows found their partition full that the global table is the better way.
     """
     args = call.args
     first = len(call.held)

@@ -340,16 +340,7 @@ class _Seen(ctypes.Structure):
 def sgb(call: Call, decision: Sgb) -> tuple[Run, Counters] | None:
     """Groups of rows whose keys ascend.
 
-    Parameters
-    ----------
-    call : Call
-        Its keys fit one word.
-    decision : Sgb
-
-    Returns
-    -------
-    tuple of Run and Counters, or None
-        None if the rows are not sorted, or a key has an extra slot behind tables.
+    None if the rows are not sorted, or a key has an extra slot behind tables.
     """
     args = call.args
     runs, seen = _count(call)
@@ -431,20 +422,10 @@ def encode(call: Call, groups: int, order: int = 0) -> Any:
 
 
 def encode_range(call: Call) -> tuple[list[Any], Any, int] | None:
-    """The same from the range of the keys, in whose order the groups then are.
+    """Number every row's group by the range of the keys, in whose order the groups then are.
 
-    Parameters
-    ----------
-    call : Call
-        Its keys fit one word, nulls form no groups, and it has no outputs.
-
-    Returns
-    -------
-    keys : list of rmm.DeviceBuffer
-    codes : rmm.DeviceBuffer
-    groups : int
-
-    or None where the range is wide, or no row has a group.
+    Keys, codes and how many groups there are; None where the range is wide, or no row has a group.
+    The keys fit one word, nulls form no groups, and there are no outputs.
     """
     import rmm
 

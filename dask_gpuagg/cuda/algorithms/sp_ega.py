@@ -19,15 +19,7 @@ GROWTH = 16
 def sp_ega(call: Call, decision: SpEga) -> tuple[Run, Counters] | None:
     """Groups of an input, by one table that may be filled to its last slot.
 
-    Parameters
-    ----------
-    call : Call
-    decision : SpEga
-
-    Returns
-    -------
-    tuple of Run and Counters, or None
-        None if groups that all want one slot did not fit a larger table.
+    None if groups that all want one slot did not fit a larger table.
     """
     args = call.args
     args.slices, args.replicas = 1, 1

@@ -65,15 +65,7 @@ def hgb(call: Call, decision: Hgb) -> tuple[Run, Counters] | None:
 def lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
     """One table in global memory, which grows until all have found a place.
 
-    Parameters
-    ----------
-    call : Call
-    decision : Decision
-        ``Lphga``, or another that did not have room for all groups.
-
-    Returns
-    -------
-    tuple of Run and Counters
+    The decision may be for another kernel, which did not have room for all groups.
     """
     args, threads = call.args, call.query.threads
     restarted = not isinstance(decision, Lphga)
@@ -103,18 +95,7 @@ def lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
 
 
 def direct(call: Call, decision: Direct) -> tuple[Run, Counters] | None:
-    """Groups of keys that lie in a window.
-
-    Parameters
-    ----------
-    call : Call
-    decision : Direct
-
-    Returns
-    -------
-    tuple of Run and Counters, or None
-        None if many keys lie outside.
-    """
+    """Groups of keys that lie in a window; None if many keys lie outside."""
     args, query = call.args, call.query
     slots = decision.global_slots
     keys = decision.keys

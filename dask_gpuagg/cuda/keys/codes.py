@@ -82,13 +82,10 @@ _known: Cache[tuple[tuple[KeyPart, ...], bool, bytes, bool], Codes | None] = Cac
 def codes_of_seen(
     keys: tuple[KeyPart, ...], keep_nulls: bool, seen: ctypes.Array[Seen], dense: int = 0
 ) -> Codes | None:
-    """``codes_of``, made once of the same bytes; it is not to be written to.
+    """``codes_of``, computed once for the same bytes; it is not to be written to.
 
-    Parameters
-    ----------
-    dense : int
-        The most numbers for which there is little room around what was seen: keys may then have
-        slots of their own.
+    Up to ``dense`` numbers have little room around what was seen: keys may then have slots of their
+    own.
     """
 
     def made(near: bool) -> Codes | None:
@@ -102,23 +99,10 @@ def codes_of_seen(
 def codes_of(
     keys: Sequence[KeyPart], keep_nulls: bool, seen: Sequence[Seen], near: bool = False
 ) -> Codes | None:
-    """Numbers for the values of every column, and together for the keys.
+    """Numbers for the values of every column, and together for the keys; None beyond a word.
 
-    Parameters
-    ----------
-    keys : sequence of KeyPart
-    keep_nulls : bool
-    seen : sequence of Seen
-        Of each key.
-    near : bool
-        Whether there is to be little room for integers around what the sample has seen, and none
-        for strings.
-
-    Returns
-    -------
-    Codes or None
-        None if the numbers exceed a word. Where there is room, values that the sample did not show
-        have one too.
+    Where there is room, values that the sample did not show have one too; if ``near``, little room
+    for integers around what the sample has seen, and none for strings.
     """
     if any(k.string and _longest(s) > _PLACES for k, s in zip(keys, seen, strict=True)):
         return None
@@ -269,15 +253,7 @@ def make_codes(call: Call) -> None:
 
 
 def decoded(call: Call, words: Any, groups: int) -> list[Made]:
-    """The key columns of the groups.
-
-    Parameters
-    ----------
-    call : Call
-    words : rmm.DeviceBuffer
-        The groups' codes.
-    groups : int
-    """
+    """The key columns of the groups, from a buffer of their codes."""
     columns = []
     for key, code in zip(call.query.keys, call.codes.column, strict=False):
         mask = call.mask(groups) if code.nullable else None

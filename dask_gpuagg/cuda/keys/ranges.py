@@ -116,18 +116,8 @@ def packed_ranges(bounds: Sequence[tuple[int, int]], rows: int = 0) -> Ranges | 
 
     There is little room where the ranges have so few combinations for each row that keys may be
     dense; elsewhere there is room for four times the range.
-
-    Parameters
-    ----------
-    bounds : sequence of (int, int)
-        Least and greatest value of each column; of no values the least is above the greatest.
-    rows : int
-        0 where little room was too little for an earlier call.
-
-    Returns
-    -------
-    list of (int, int) or None
-        None if there are more combinations than a word can number.
+    None if there are more combinations than a word can number. ``rows`` is 0 where little room was
+    too little for an earlier call.
     """
     near = [range_near(least, greatest) for least, greatest in bounds]
     if math.prod(codes for _, codes in near) <= FILLING * rows:
@@ -137,18 +127,7 @@ def packed_ranges(bounds: Sequence[tuple[int, int]], rows: int = 0) -> Ranges | 
 
 
 def two_word_ranges(bounds: Sequence[tuple[int, int]]) -> Ranges | None:
-    """Base and bits of each column, with room around what a sample has seen.
-
-    Parameters
-    ----------
-    bounds : sequence of (int, int)
-        As of ``packed_ranges``.
-
-    Returns
-    -------
-    list of (int, int) or None
-        None if a column or all together have more bits than words have.
-    """
+    """Base and bits of each column, with room around what a sample has seen; None without room."""
     for margin in (2, 1):
         ranges = [range_of(*each, margin) for each in bounds]
         each = [bits for _, bits in ranges]

@@ -130,16 +130,7 @@ def verified(call: Call, counters: Counters) -> Counters:
 def slot_words(query: Query, mean_bytes: Sequence[float]) -> int:
     """Words of a slot of the index that most keys fit: whole sectors of memory.
 
-    Parameters
-    ----------
-    query : Query
-    mean_bytes : sequence of float
-        Of the strings of each string column.
-
-    Returns
-    -------
-    int
-        ``_HEAD`` if slots would be too long; rows are then compared with rows.
+    ``_HEAD`` if slots would be too long; rows are then compared with rows.
     """
     words = _HEAD
     for key in query.keys:
