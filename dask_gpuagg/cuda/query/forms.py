@@ -53,7 +53,7 @@ class Form:
     lacks: ClassVar[tuple[str, ...]] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FORMS.__getitem__, (self.name,)
+        return form_named, (self.name,)
 
     def __repr__(self) -> str:
         return self.name
@@ -209,6 +209,11 @@ FORMS: dict[str, Form] = {
         *(CODED, WIDE, WIDE_RANGED, HASHED, BY_ROW),
     )
 }
+
+
+def form_named(name: str) -> Form:
+    """The form of a name."""
+    return FORMS[name]
 
 
 def key_bits(keys: Sequence[KeyPart], keep_nulls: bool) -> int:
