@@ -151,12 +151,12 @@ def loaded() -> set[_Source]:
 
 def forget() -> None:
     """Forget what earlier calls have compiled and found out."""
-    from dask_gpuagg.cuda.call import inputs
+    from dask_gpuagg.cuda.call import forget_prepared
     from dask_gpuagg.cuda.dictionary import forget_dictionaries
     from dask_gpuagg.cuda.runtime import kernels
     from dask_gpuagg.cuda.sampling import repeat
 
-    inputs.forget_prepared()
+    forget_prepared()
     kernels._known.clear()
     repeat.forget()
     forget_dictionaries()

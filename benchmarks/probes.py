@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.gpu import prepare, report_head
 from benchmarks.report import write
 from dask_gpuagg.cuda.algorithms.sp_ega import sp_ega
-from dask_gpuagg.cuda.call.call import Call, Piece, collect, table_of
+from dask_gpuagg.cuda.call import Call, Piece, collect, table_of
 from dask_gpuagg.cuda.choice.decision import SpEga
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import ColumnStruct, Counters
@@ -82,7 +82,7 @@ def probes(keys: Any, slots: int, kernel: str) -> tuple[float, int]:
         threads = COUNTS.threads
         call.launch("lphga", call.spread(len(keys), threads), threads, args, columns)
         counters = collect(call)
-        if counters.homeless:
+        if counters.unplaced:
             raise RuntimeError(f"{slots} slots did not suffice")
     seen = _Looks()
     read_back(address, seen, handle)

@@ -7,11 +7,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dask_gpuagg.cuda.algorithms.encode import encode, encode_range, may_be_narrow
 from dask_gpuagg.cuda.algorithms.output import write
+from dask_gpuagg.cuda.algorithms.sgb import encode, encode_range, may_be_narrow
 from dask_gpuagg.cuda.attempts import decide, group
-from dask_gpuagg.cuda.call.call import Call, Made, NeedsWholeColumns, Run, run_of
-from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn, Part, prepared
+from dask_gpuagg.cuda.call import (
+    Call,
+    Columns,
+    DeviceColumn,
+    Made,
+    NeedsWholeColumns,
+    Part,
+    Run,
+    prepared,
+    run_of,
+)
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.decision import Decision, Hgb
 from dask_gpuagg.cuda.dictionary import units_of_dictionary
@@ -146,10 +155,10 @@ def _by_range(call: Call, decision: Decision, started: float) -> Aggregated | No
     call.args.rows = call.rows
     if isinstance(decision, Hgb):
         return None
-    found = encode_range(call)
-    if found is None:
+    numbered = encode_range(call)
+    if numbered is None:
         return None
-    keys, codes, groups = found
+    keys, codes, groups = numbered
     why = "the keys lie in a narrow range"
     decision = Decision(kernel="range", why=why, estimate=decision.estimate)
     seconds = time.perf_counter() - started
@@ -168,13 +177,13 @@ def prepare(queries: Iterable[Query], *units: str) -> None:
     ------
     KernelsUnavailable
     """
-    device, wanted = current_device(), []
+    device, units_of_queries = current_device(), []
     for query in queries:
-        for each in representations_of(query):
+        for form in representations_of(query):
             # whatever is called then needs these as well
-            always = [u for u in _REPRESENTATION_UNITS if u in each.units]
+            always = [u for u in _REPRESENTATION_UNITS if u in form.units]
             names = (*units, *(always if units else ()))
-            wanted.append((prepared(each, device)[1], names))
-        for each, likely in units_of_dictionary(query, many_keys=False):
-            wanted.append((prepared(each, device)[1], likely))
-    kernels.prepare(wanted)
+            units_of_queries.append((prepared(form, device)[1], names))
+        for form, likely in units_of_dictionary(query, many_keys=False):
+            units_of_queries.append((prepared(form, device)[1], likely))
+    kernels.prepare(units_of_queries)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from dask_gpuagg.cuda.algorithms import pgb, tables
-from dask_gpuagg.cuda.call.inputs import prepared
+from dask_gpuagg.cuda.call import prepared
 from dask_gpuagg.cuda.choice import choose, summary
 from dask_gpuagg.cuda.choice.costs import known
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Partitioned
@@ -76,8 +76,8 @@ def likely(query: Query, rows: int, groups: int | None, device: Device) -> Wante
     # a sample usually finds the first of the narrower representations of the keys, if there are any
     asked = representations_of(query)[:2]
     texts = may_serve(query, rows, groups)
-    surely = [[(each, unit) for unit in _ALWAYS] for each in asked]
-    decided = [_decided(each, rows, groups, device) for each in asked]
+    surely = [[(form, unit) for unit in _ALWAYS] for form in asked]
+    decided = [_decided(form, rows, groups, device) for form in asked]
     if texts:
         numbers = numbered(query)
         surely.append([(numbers, CORE), (numbers, "sample")])
@@ -85,7 +85,7 @@ def likely(query: Query, rows: int, groups: int | None, device: Device) -> Wante
         decided.append(_decided(numbers, rows, groups, device))
         # their numbers are grouped instead
         decided.sort(key=lambda found: bool(found) and found[0][0].form == HASHED)
-    others = [] if groups is None else [[(each, unit) for unit in _SOMETIMES] for each in asked]
+    others = [] if groups is None else [[(form, unit) for unit in _SOMETIMES] for form in asked]
     found = [*_in_turns(surely), *_in_turns(decided), *_in_turns(others)]
     return list(dict.fromkeys(one for one in found if one[1] in one[0].units))
 
@@ -94,12 +94,12 @@ def _decided(query: Query, rows: int, groups: int | None, device: Device) -> Wan
     """What the decision for so many groups launches."""
     if not groups:
         return []
-    costs, found = known(device).costs, []
+    costs, units = known(device).costs, []
     for bounds in ((0, groups - 1), summary.ANY_WORD):
         estimate = KeySummary(groups, groups, 0.0, 1 / groups, alike=1 / groups, bounds=bounds)
         decision = choose.decide(query, rows, estimate, device, costs=costs)
-        found += units_of(query, device, decision)
-    return found
+        units += units_of(query, device, decision)
+    return units
 
 
 def units_of(query: Query, device: Device, decision: Decision) -> Wanted:

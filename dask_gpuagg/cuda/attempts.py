@@ -19,8 +19,7 @@ from dask_gpuagg.cuda.algorithms.pgb import pgb
 from dask_gpuagg.cuda.algorithms.sgb import sgb
 from dask_gpuagg.cuda.algorithms.sp_ega import sp_ega
 from dask_gpuagg.cuda.algorithms.tables import direct, hgb, lphga
-from dask_gpuagg.cuda.call.call import Call, NeedsWholeColumns, Run, zero
-from dask_gpuagg.cuda.call.inputs import Columns
+from dask_gpuagg.cuda.call import Call, Columns, NeedsWholeColumns, Run, zero
 from dask_gpuagg.cuda.choice import choose, summary, tables
 from dask_gpuagg.cuda.choice.choose import that_fits, with_less_memory
 from dask_gpuagg.cuda.choice.costs import known
@@ -85,7 +84,7 @@ class Attempt:
         decision did not take them.
     spares_memory : bool
         Whether another attempt may follow where device memory does not suffice for this one.
-    doubted : bool
+    ambiguous : bool
         Whether it took all rows, but some word may stand for several keys, or for none.
     refused : str, optional
         What the allocator said where device memory did not suffice.
@@ -97,7 +96,7 @@ class Attempt:
     check: Callable[[], None] | None = None
     rehashed: bool = False
     spares_memory: bool = False
-    doubted: bool = False
+    ambiguous: bool = False
     refused: str | None = None
 
     def run(self) -> Done | None:
@@ -174,11 +173,11 @@ def group(
         call, (run, counters) = attempt.call, done
         if call.query.form == HASHED:
             counters = verified(call, counters)
-        if not _is_doubted(call, counters):
+        if not _is_ambiguous(call, counters):
             if attempt.remember is not None:
                 attempt.remember(run)
             return Grouped(call, run, counters)
-        attempt.doubted = True
+        attempt.ambiguous = True
         call.held.clear()
         call.dictionary = None
     raise AssertionError("keys by row are never in doubt")
@@ -245,19 +244,19 @@ def _begin(call: Call) -> None:
     args.counters = call.allocate(ctypes.sizeof(Counters)).ptr
     args.rows = args.end = call.rows
     args.probes = tables.PROBES
-    if query.form.may_be_doubted:
+    if query.form.may_be_ambiguous:
         zero(call, args.counters, ctypes.sizeof(Counters) // 4)
     if isinstance(query.form, Ranged):
         for columns, _, _ in call.pieces:
             ranges = columns[len(columns) - len(query.keys)]
-            ranges.mask = args.counters + Counters.doubt.offset
+            ranges.mask = args.counters + Counters.ambiguous.offset
 
 
-def _is_doubted(call: Call, counters: Counters) -> bool:
+def _is_ambiguous(call: Call, counters: Counters) -> bool:
     """Whether some word stands for several keys, or for none, after all rows were grouped."""
     if call.dictionary is not None:
         return bool(call.dictionary.is_full())
-    return call.query.form.may_be_doubted and bool(counters.doubt)
+    return call.query.form.may_be_ambiguous and bool(counters.ambiguous)
 
 
 def _of_representation(
@@ -276,9 +275,9 @@ def _of_representation(
             attempt = _repeated(columns, call, forced, sample, before)
             yield attempt
             repeat.refused(call, forced)
-            if attempt.doubted and before.numbering is None:
+            if attempt.ambiguous and before.numbering is None:
                 return
-            if attempt.doubted:
+            if attempt.ambiguous:
                 # values that only the sample has none of
                 remember_out_of_range(query, call.about)
         decision = decide(call, forced, sample, encoded)
@@ -287,7 +286,7 @@ def _of_representation(
                 yield from _numbered(columns, call, forced, sample, decision)
             remember = partial(_remember, call, forced, sample, decision, None)
     # words that were made for other values than occur
-    if query.form.is_doubted_early and call.counters().doubt:
+    if query.form.is_checked_early and call.counters().ambiguous:
         return
     if encoded and isinstance(decision, Partitioned | Sgb | SpEga):
         # they leave no table in which rows could be looked up by linear probing
@@ -351,7 +350,7 @@ def _decided(
     while True:
         attempt = Attempt(call, decision, remember, spares_memory=forced == "auto")
         yield attempt
-        if attempt.doubted:
+        if attempt.ambiguous:
             return
         if attempt.refused is not None:
             device, values = call.device, call.values

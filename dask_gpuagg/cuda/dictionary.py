@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cuda.call.call import Call, Made
-from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn
+from dask_gpuagg.cuda.call import Call, Columns, DeviceColumn, Made
 from dask_gpuagg.cuda.choice.decision import margin, shared_bytes
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.instantiations import DICTIONARY, first_units
@@ -153,16 +152,8 @@ def is_known(columns: Columns, asked: Query) -> bool:
 def dictionary_of(columns: Columns, asked: Query) -> Dictionary | None:
     """The strings as numbers, or None where they repeat too little.
 
-    Parameters
-    ----------
-    columns : Columns
-    asked : Query
-        ``may_have_dictionary`` is true of both.
-
-    Returns
-    -------
-    Dictionary or None
-        It is to be asked whether it ``is_full`` before its numbers are believed.
+    Of columns and a query that ``may_have_dictionary``; whether it ``is_full`` is to be asked
+    before its numbers are believed.
     """
     key = asked.texts, columns.about
     parts = [part._replace(inputs=()) for part in columns.parts]
@@ -173,12 +164,12 @@ def dictionary_of(columns: Columns, asked: Query) -> Dictionary | None:
         _known.put(key, groups)
     if not groups:
         return None
-    made = _encoded(columns, call, asked, groups, key)
-    if known is None and made.is_full():
+    dictionary = _encoded(columns, call, asked, groups, key)
+    if known is None and dictionary.is_full():
         # another sample would show no more of them
         _known.put(key, 0)
         return None
-    return made
+    return dictionary
 
 
 def _groups(estimate: KeySummary, rows: int) -> int:
@@ -227,14 +218,7 @@ def near_bytes(slots: int, groups: int) -> int:
 
 
 def launches(rows: int, groups: int) -> Iterator[tuple[int, int]]:
-    """First row and end of each launch; all but the last end at whole words of a mask.
-
-    Parameters
-    ----------
-    rows : int
-    groups : int
-        Expected.
-    """
+    """First row and end of each launch; all but the last end at whole words of a mask."""
     first = 0
     for end in (max(_ROWS_BEFORE * groups, _FEWEST_BEFORE), rows // _LAST_PART):
         end = math.ceil(end / 32) * 32

@@ -8,12 +8,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from dask_gpuagg.cuda.algorithms.select import Selecting
-from dask_gpuagg.cuda.algorithms.sgb import Sorting
 from dask_gpuagg.cuda.dictionary import units_of_dictionary
 from dask_gpuagg.cuda.keys.words import representations_of
 from dask_gpuagg.cuda.query.canonical import canonical
-from dask_gpuagg.cuda.query.instantiations import TranslationUnit, first_units
+from dask_gpuagg.cuda.query.instantiations import TranslationUnit, first_units, selecting, sorting
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime import driver
@@ -66,11 +64,11 @@ def common(keys: str) -> Iterator[Common]:
     Each of rows in one pass, of rows to partials, and of partials merged and finished.
     """
     parts = KEYS[keys]
-    for wanted in AGGREGATIONS.values():
-        yield Common(_in_one_pass(parts, wanted), True)
-        yield Common(_to_partials(parts, wanted), True)
-        yield Common(_merged(parts, wanted), False)
-        yield Common(_finished(parts, wanted), False)
+    for aggregations in AGGREGATIONS.values():
+        yield Common(_in_one_pass(parts, aggregations), True)
+        yield Common(_to_partials(parts, aggregations), True)
+        yield Common(_merged(parts, aggregations), False)
+        yield Common(_finished(parts, aggregations), False)
     for keep_nulls in (False, True):
         yield Common(_Pass(parts, keep_nulls).query, True)
 
@@ -134,9 +132,9 @@ Wanted = Sequence[tuple[str, str, str]]
 _STATES = {"mean": ("fsum", "count"), "std": ("moments",)}
 
 
-def _uses(wanted: Wanted) -> list[tuple[str, str, str]]:
+def _uses(aggregations: Wanted) -> list[tuple[str, str, str]]:
     """The states that partials have: each once, with its column."""
-    uses = [(s, column, t) for name, column, t in wanted for s in _STATES.get(name, (name,))]
+    uses = [(s, column, t) for name, column, t in aggregations for s in _STATES.get(name, (name,))]
     # a sum of floats is a state of its mean too
     named = [("fsum" if s == "sum" and t[0] == "f" else s, column, t) for s, column, t in uses]
     return list(dict.fromkeys(named))
@@ -152,71 +150,71 @@ def _fields(use: tuple[str, str, str]) -> list[tuple[str, str]]:
     return [(f"{state} {column} {i}", t) for i, t in enumerate(types)]
 
 
-def _in_one_pass(keys: tuple[KeyPart, ...], wanted: Wanted) -> Query:
-    made = _Pass(keys, False)
-    for name, column, ctype in wanted:
+def _in_one_pass(keys: tuple[KeyPart, ...], aggregations: Wanted) -> Query:
+    query = _Pass(keys, False)
+    for name, column, ctype in aggregations:
         of = (column, ctype)
         match name:
             case "mean":
-                made.add("Mean", (made.state("FloatSum", of), made.state("Size")), "f64")
+                query.add("Mean", (query.state("FloatSum", of), query.state("Size")), "f64")
             case "std":
-                made.spread(made.state("Moments", of))
+                query.spread(query.state("Moments", of))
             case _:
-                _update(made, name, of)
-    return made.query
+                _update(query, name, of)
+    return query.query
 
 
-def _update(made: _Pass, state: str, of: tuple[str, str]) -> None:
+def _update(query: _Pass, state: str, of: tuple[str, str]) -> None:
     match state:
         case "sum" | "fsum":
-            made.sum(of, state == "fsum")
+            query.sum(of, state == "fsum")
         case "count":
-            made.add("Field", made.state("Size"), "i64")
+            query.add("Field", query.state("Size"), "i64")
         case "moments":
-            made.moments(made.state("Moments", of))
+            query.moments(query.state("Moments", of))
         case _:
-            made.extreme(state, of)
+            query.extreme(state, of)
 
 
-def _to_partials(keys: tuple[KeyPart, ...], wanted: Wanted) -> Query:
-    made = _Pass(keys, False)
-    for state, column, ctype in _uses(wanted):
-        _update(made, state, (column, ctype))
-    return made.query
+def _to_partials(keys: tuple[KeyPart, ...], aggregations: Wanted) -> Query:
+    query = _Pass(keys, False)
+    for state, column, ctype in _uses(aggregations):
+        _update(query, state, (column, ctype))
+    return query.query
 
 
-def _merged(keys: tuple[KeyPart, ...], wanted: Wanted) -> Query:
-    made = _Pass(keys, True)
-    for use in _uses(wanted):
-        _merge(made, use)
-    return made.query
+def _merged(keys: tuple[KeyPart, ...], aggregations: Wanted) -> Query:
+    query = _Pass(keys, True)
+    for use in _uses(aggregations):
+        _merge(query, use)
+    return query.query
 
 
-def _merge(made: _Pass, use: tuple[str, str, str]) -> None:
+def _merge(query: _Pass, use: tuple[str, str, str]) -> None:
     state, fields = use[0], _fields(use)
     match state:
         case "moments":
-            made.moments(made.state("MergedMoments", *fields))
+            query.moments(query.state("MergedMoments", *fields))
         case "min" | "max":
-            made.extreme(state, fields[0])
+            query.extreme(state, fields[0])
         case _:
-            made.sum(fields[0])
+            query.sum(fields[0])
 
 
-def _finished(keys: tuple[KeyPart, ...], wanted: Wanted) -> Query:
-    made = _Pass(keys, True)
-    for name, column, ctype in wanted:
+def _finished(keys: tuple[KeyPart, ...], aggregations: Wanted) -> Query:
+    query = _Pass(keys, True)
+    for name, column, ctype in aggregations:
         uses = _uses([(name, column, ctype)])
         match name:
             case "mean":
                 total, count = (_fields(use)[0] for use in uses)
-                states = made.state("FloatSum", total), made.state("IntegerSum", count)
-                made.add("Mean", states, "f64", True)
+                states = query.state("FloatSum", total), query.state("IntegerSum", count)
+                query.add("Mean", states, "f64", True)
             case "std":
-                made.spread(made.state("MergedMoments", *_fields(uses[0])))
+                query.spread(query.state("MergedMoments", *_fields(uses[0])))
             case _:
-                _merge(made, uses[0])
-    return made.query
+                _merge(query, uses[0])
+    return query.query
 
 
 # ---- compiling them ------------------------------------------------------------------------------
@@ -256,15 +254,15 @@ def main(arguments: Sequence[str]) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        known = supported_architectures()
+        supported = supported_architectures()
     except CompileError as error:
         return _failed(str(error))
     architectures = options.architecture or _present()
     if not architectures:
         return _failed(f"{driver.unavailable()}; name an --architecture")
     for architecture in architectures:
-        if architecture not in known:
-            return _failed(f"NVRTC compiles for {', '.join(known)}, not for {architecture}")
+        if architecture not in supported:
+            return _failed(f"NVRTC compiles for {', '.join(supported)}, not for {architecture}")
     directory = cache_directory()
     if directory is None:
         return _failed("no kernel cache to keep anything in")
@@ -293,8 +291,8 @@ def warm(architecture: str, everything: bool = False) -> int:
     for name, units in work.items():
         begun = time.perf_counter()
         missing = [unit for unit in units if not is_cached(unit, architecture)]
-        made = cubins([(unit, architecture) for unit in missing])
-        errors = [one for one in made if isinstance(one, CompileError)]
+        compiled = cubins([(unit, architecture) for unit in missing])
+        errors = [one for one in compiled if isinstance(one, CompileError)]
         took = time.perf_counter() - begun
         print(
             f"{architecture}, {name}: {len(missing) - len(errors)} units compiled in {took:.1f} s, "
@@ -311,13 +309,13 @@ def units_of(keys: str, everything: bool) -> Iterator[TranslationUnit]:
     """The translation units of the common queries by a key, each once."""
     seen = set()
     for asked, of_rows in common(keys):
-        wanted = units_of_dictionary(asked, everything) if of_rows and asked.outputs else []
+        queries = units_of_dictionary(asked, everything) if of_rows and asked.outputs else []
         for query in representations_of(asked):
             likely = first_units(query.units, of_rows, everything)
             if not query.outputs:
                 likely += tuple(unit for unit in _NUMBERING if unit in query.units)
-            wanted.append((query, query.units if everything else likely))
-        for query, units in wanted:
+            queries.append((query, query.units if everything else likely))
+        for query, units in queries:
             for unit in units:
                 source = query.source(unit)
                 text = (source.source, *source.kernels.values())
@@ -327,7 +325,7 @@ def units_of(keys: str, everything: bool) -> Iterator[TranslationUnit]:
 
 
 def _of_values() -> list[TranslationUnit]:
-    return [Sorting().source(), Selecting("f64").source()]
+    return [sorting(), selecting("f64")]
 
 
 def _present() -> list[str]:

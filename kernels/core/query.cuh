@@ -18,7 +18,7 @@ GPUAGG_INLINE Probe beside(Probe probe) {
 GPUAGG_INLINE bool in_piece(const Args& a, u32 row) { return row - a.first < a.end - a.first; }
 
 // Whether what the host launched without waiting for the sample has been called off (estimate/check.cuh).
-GPUAGG_INLINE bool called_off(const Args& a) { return a.counters->surprise != 0; }
+GPUAGG_INLINE bool called_off(const Args& a) { return a.counters->mismatch != 0; }
 
 // Slots of global tables that rows looked at, in a build that counts them (benchmarks/probes.py).
 #ifdef GPUAGG_COUNT_PROBES

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(WARP)
     for (u32 i = 0; i < TOLD_NUMBERS; ++i) alike = alike && e.least[i] <= told[i] && told[i] <= e.most[i];
 #pragma unroll
     for (u32 i = 0; i < 2 * TOLD_COLUMNS; ++i) alike = alike && e.ends[i] <= s.ranges[i];
-    if (!alike) counters->surprise = 1;
+    if (!alike) counters->mismatch = 1;
 }
 
 // Each of them must be in the sample: a group is made of it whether it has rows or not. By one block.
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(HOT_AT_MOST)
         if (seen) atomicAdd(&together, (table->counts[s] + 1) & ((1u << SEGMENTS_FROM_BIT) - 1));
     }
     __syncthreads();
-    if (!seen || (threadIdx.x == 0 && together < e.rows)) counters->surprise = 1;
+    if (!seen || (threadIdx.x == 0 && together < e.rows)) counters->mismatch = 1;
 }
 
 }  // namespace gpuagg

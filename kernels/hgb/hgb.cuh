@@ -61,7 +61,7 @@ GPUAGG_INLINE void merge_block(const Args& a, const Column* columns, const u64* 
         const Probe probe = asked<K>(columns, words[s], s, a.shared_slots);
         const u32 slot = find<K>(a.table.words, a.table.slots, a.table.limit,
                                  &a.counters->claimed, a.probes, columns, probe);
-        if (slot == NONE) atomicAdd(&a.counters->homeless, 1u);
+        if (slot == NONE) atomicAdd(&a.counters->unplaced, 1u);
         else Q::All::add(Global{}, global, {slot, slot}, value);
     }
 }

@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(SMALL_BLOCK)
     const u64 stride = static_cast<u64>(gridDim.x) * blockDim.x;
     for (u64 i = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; i < a.rows; i += stride)
         sure = Q::Key::make(columns, static_cast<i64>(i)) && sure;
-    if (!sure) a.counters->doubt = 1;
+    if (!sure) a.counters->ambiguous = 1;
 }
 
 template <class Q>
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(SMALL_BLOCK)
     const u64 stride = static_cast<u64>(gridDim.x) * blockDim.x;
     for (u64 i = blockIdx.x * static_cast<u64>(blockDim.x) + threadIdx.x; i < a.rows; i += stride)
         sure = Q::Key::make(columns, codes, static_cast<i64>(i)) && sure;
-    if (!sure) a.counters->doubt = 1;
+    if (!sure) a.counters->ambiguous = 1;
 }
 
 // A slot of the index: word and first row of a group, then as many words of its key as slots have room
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(SMALL_BLOCK)
             else sure = rows_are_equal<typename K::Rows>(columns, first, i) && sure;
         }
     }
-    if (!sure) a.counters->doubt = 1;
+    if (!sure) a.counters->ambiguous = 1;
 }
 
 }  // namespace gpuagg

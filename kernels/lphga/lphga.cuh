@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     u64 base = (static_cast<u64>(blockIdx.x) * warps + threadIdx.x / WARP) * (WARP * UNROLL);
     if (!a.list) base += a.first;
     if (a.resume) base = a.resume[blockIdx.x * warps + threadIdx.x / WARP];
-    u32 homeless = 0;
+    u32 unplaced = 0;
     for (; base < a.rows; base += stride) {
         typename Q::Values row[UNROLL];
         u32 number[UNROLL], slot[UNROLL];
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         }
         SettledRows<K, ClaimsOfTile> rows{claims, columns};
         settle(rows, a.table.words, a.table.slots, a.probes, probe, slot, left);
-        homeless += __popc(rows.lost);
+        unplaced += __popc(rows.lost);
         __syncwarp();
         claims.count();
 #pragma unroll
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             if (slot[j] != NONE)
                 Q::All::update(Global{}, memory, {slot[j], slot[j]}, row[j], number[j]);
     }
-    if (homeless) atomicAdd(&a.counters->homeless, homeless);
+    if (unplaced) atomicAdd(&a.counters->unplaced, unplaced);
 }
 
 // Moves the groups of one table into a larger one.
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(SMALL_BLOCK)
         const u32 slot = find<K>(a.target.words, a.target.slots, a.target.limit,
                                  &a.counters->claimed, a.probes, columns, probe);
         if (slot == NONE) {
-            atomicAdd(&a.counters->homeless, 1u);
+            atomicAdd(&a.counters->unplaced, 1u);
             continue;
         }
         const auto value = Q::All::read(from, {static_cast<u32>(i), static_cast<u32>(i)});

@@ -35,25 +35,25 @@ GPUAGG_INLINE void count_all(const Args& a, const typename L::Value& v, bool is_
     count_all<L, I + 1, Rest...>(a, v, is_group);
 }
 // Whether a group's state says that its rows have several keys.
-template <class S> struct Doubt {
+template <class S> struct Ambiguous {
     static GPUAGG_INLINE bool of(const typename S::Value&) { return false; }
 };
-template <u32 I> struct Doubt<Witness<I>> {
+template <u32 I> struct Ambiguous<Witness<I>> {
     static GPUAGG_INLINE bool of(const typename Witness<I>::Value& v) { return v.x == CONFLICT; }
 };
-template <> struct Doubt<States<>> {
+template <> struct Ambiguous<States<>> {
     static GPUAGG_INLINE bool of(const States<>::Value&) { return false; }
 };
-template <class S, class... Rest> struct Doubt<States<S, Rest...>> {
+template <class S, class... Rest> struct Ambiguous<States<S, Rest...>> {
     static GPUAGG_INLINE bool of(const typename States<S, Rest...>::Value& v) {
-        return Doubt<S>::of(v.head) || Doubt<States<Rest...>>::of(v.tail);
+        return Ambiguous<S>::of(v.head) || Ambiguous<States<Rest...>>::of(v.tail);
     }
 };
 template <class L, class... O>
 GPUAGG_INLINE void count_outputs(Outputs<O...>, const Args& a, const typename L::Value& v,
                                  bool is_group) {
     count_all<L, 0, O...>(a, v, is_group);
-    if (is_group && Doubt<L>::of(v)) a.counters->doubt = 1;
+    if (is_group && Ambiguous<L>::of(v)) a.counters->ambiguous = 1;
 }
 
 // Lists the occupied slots, and counts the nulls of every output, so that the host needs one copy of

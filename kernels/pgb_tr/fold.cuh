@@ -149,7 +149,7 @@ GPUAGG_INLINE void fold_column(const Args& a, const Partitions& p, const Column*
                         const Probe probe = Q::Key::again(moved, o.words[g]);
                         write_key<typename Q::All>(typename Q::Key{}, moved, to_columns, to, probe,
                                                    all, true);
-                        if (Doubt<typename Q::All>::of(all)) a.counters->doubt = 1;
+                        if (Ambiguous<typename Q::All>::of(all)) a.counters->ambiguous = 1;
                     }
                 }
             }
@@ -276,7 +276,7 @@ __global__ void __launch_bounds__(FOLD_THREADS, 1)
         const bool many = o.rows >= NO_PLACE && !full &&
                           rows_of_turn(counts, slots, &counted) >= NO_PLACE;
         if (many && turn.part.mask >= LEAST_PART) {
-            if (threadIdx.x == 0) atomicAdd(&a.counters->homeless, 1u);
+            if (threadIdx.x == 0) atomicAdd(&a.counters->unplaced, 1u);
             take = !turn.next(a);
         } else if (full || many) {
             turn.part.split();

@@ -109,7 +109,7 @@ template <class Q> struct HotTable {
             const Probe probe = beside(asked<K>(columns, word, i, 0));
             const u32 slot = gpuagg::find<K>(a.target.words, a.target.slots, a.target.limit,
                                              &a.counters->claimed, a.probes, columns, probe);
-            if (slot == NONE) atomicAdd(&a.counters->homeless, 1u);
+            if (slot == NONE) atomicAdd(&a.counters->unplaced, 1u);
             else Q::All::add(Global{}, global, {slot, slot}, value);
         }
     }

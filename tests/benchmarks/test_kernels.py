@@ -139,7 +139,7 @@ class Passed:
 def test_every_arm_is_called(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With stand-ins for the libraries that need a GPU: names and arguments are right."""
     engine = "dask_gpuagg.engines.device"
-    for module in ("pylibcudf", f"{engine}.layout", f"{engine}.whole_groups"):
+    for module in ("pylibcudf", f"{engine}.columns", f"{engine}.groups"):
         monkeypatch.setitem(sys.modules, module, MagicMock())
     sys.modules[f"{engine}.columns"].gather_columns.return_value = ["in order"]  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, f"{engine}.aggregator", SimpleNamespace(Aggregator=Passed))

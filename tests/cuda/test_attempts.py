@@ -13,7 +13,7 @@ import pytest
 
 from dask_gpuagg.cuda import ahead, attempts
 from dask_gpuagg.cuda.attempts import Attempt
-from dask_gpuagg.cuda.call.call import Piece, Run
+from dask_gpuagg.cuda.call import Piece, Run
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.choose import needed_bytes
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, Partitioned, Sgb
@@ -244,7 +244,7 @@ def test_another_kernel_where_rows_do_not_admit_the_first(
 
 
 def test_words_in_doubt_give_way_to_rows(run_by: Callable[[Algorithm], None]) -> None:
-    run_by(lambda call, decision: done(decision, doubt=call.query.form != BY_ROW))
+    run_by(lambda call, decision: done(decision, ambiguous=call.query.form != BY_ROW))
     columns: Any = Columns()
     wide = replace(SUM, keys=(KeyPart("i64", False), KeyPart("i64", False)))
     made = attempts.group(columns, wide, "auto", False)
@@ -257,7 +257,7 @@ def test_words_in_doubt_give_way_to_rows(run_by: Callable[[Algorithm], None]) ->
 def test_values_outside_of_the_ranges_are_grouped_by_their_words(
     run_by: Callable[[Algorithm], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_by(lambda call, decision: done(decision, doubt=call.query.form == RANGED))
+    run_by(lambda call, decision: done(decision, ambiguous=call.query.form == RANGED))
     told: list[Any] = []
     monkeypatch.setattr(attempts, "remember_out_of_range", lambda *of: told.append(of))
     monkeypatch.setattr(
@@ -274,7 +274,7 @@ def test_values_outside_of_the_ranges_are_grouped_by_their_words(
 def test_strings_outside_of_near_codes_are_grouped_by_wider_ones(
     near_codes_do: bool, run_by: Callable[[Algorithm], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_by(lambda call, decision: done(decision, doubt=call.codes.near and not near_codes_do))
+    run_by(lambda call, decision: done(decision, ambiguous=call.codes.near and not near_codes_do))
     told: list[Any] = []
     near, wide = Codes(), Codes()
     near.near = True
@@ -301,7 +301,7 @@ def test_numbers_of_combinations_are_tried_first(
 
     def algorithm(call: Any, decision: Decision) -> Any:
         tried.append(call.query.form == RANGED)
-        return done(decision, doubt=doubt * tried[-1])
+        return done(decision, ambiguous=doubt * tried[-1])
 
     run_by(algorithm)
     out_of_range: list[Any] = []

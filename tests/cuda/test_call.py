@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dask_gpuagg.cuda.call import call as module
-from dask_gpuagg.cuda.call.call import Call
+from dask_gpuagg.cuda import call as module
+from dask_gpuagg.cuda.call import Call
 from tests.cuda.choice.test_choose import H200
 from tests.cuda.specialisations import TABLE
 

@@ -15,8 +15,7 @@ from dask_gpuagg.cuda import attempts
 from dask_gpuagg.cuda.aggregate import aggregate
 from dask_gpuagg.cuda.algorithms.tables import room_for_spilled
 from dask_gpuagg.cuda.attempts import Attempt
-from dask_gpuagg.cuda.call.call import Call, NeedsWholeColumns
-from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn, Part
+from dask_gpuagg.cuda.call import Call, Columns, DeviceColumn, NeedsWholeColumns, Part
 from dask_gpuagg.cuda.choice.decision import Sgb, SpEga
 from dask_gpuagg.cuda.choice.summary import SEGMENTS
 from dask_gpuagg.cuda.keys.ranges import Numbering

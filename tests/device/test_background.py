@@ -15,7 +15,7 @@ import pytest
 from dask_gpuagg import last_runs
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.algorithms import select, sgb
-from dask_gpuagg.cuda.call import inputs
+from dask_gpuagg.cuda.call import forget_prepared
 from dask_gpuagg.cuda.runtime import kernels
 
 ROWS = 200_000
@@ -42,7 +42,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raising: None) -> Ite
 
 
 def forget_kernels() -> None:
-    inputs.forget_prepared()
+    forget_prepared()
     # those that serve all queries
     for algorithm in (select, sgb):
         algorithm._kernels.cache_clear()

@@ -80,7 +80,7 @@ def test_what_there_is_room_for(kind: str) -> None:
     """Nothing is kept of what was asked for."""
     import rmm
 
-    from dask_gpuagg.cuda.call.call import Launcher
+    from dask_gpuagg.cuda.call import Launcher
     from dask_gpuagg.cuda.runtime.driver import current_device, free_bytes
 
     device = current_device()

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cuda.call import inputs
+from dask_gpuagg.cuda import call as calls
 from dask_gpuagg.cuda.runtime import kernels
 from tests.device.test_kernels import aggregated, assert_equal, by_pandas
 
@@ -33,7 +33,7 @@ def unloaded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(driver, "cuLibraryUnload", noted)
     monkeypatch.setattr(kernels, "_known", Cache(3))
-    monkeypatch.setattr(inputs, "_prepared", Cache(3))
+    monkeypatch.setattr(calls, "_prepared", Cache(3))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from dask_gpuagg.cuda.call.call import Call, Made, number_groups
+from dask_gpuagg.cuda.call import Call, Made, number_groups
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import Counters, Target
 from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, SMALL_BLOCK
@@ -87,7 +87,7 @@ def write(call: Call, counters: Counters) -> tuple[list[Made], list[Made]]:
         ]
         if groups:
             _launch(call, buffers, groups, groups)
-    made = []
+    columns = []
     for (ctype, nullable), n, (data, mask) in zip(types, nulls, buffers, strict=True):
         if call.early is not None:
             data = _cut(call, data, groups * TYPE_BYTES[ctype])
@@ -95,9 +95,9 @@ def write(call: Call, counters: Counters) -> tuple[list[Made], list[Made]]:
             mask = None
         elif mask is not None and call.early is not None:
             mask.resize(call.mask_bytes(groups), call.stream)
-        made.append(Made(data, mask, n if nullable else 0))
+        columns.append(Made(data, mask, n if nullable else 0))
     call.args.groups = groups
-    return made[:keys], made[keys:]
+    return columns[:keys], columns[keys:]
 
 
 def _cut(call: Call, data: Any, size: int) -> Any:

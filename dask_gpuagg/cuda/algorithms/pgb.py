@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dask_gpuagg.cache import OfObjects
 from dask_gpuagg.cuda.algorithms.output import columns_for, no_targets, targets_of
 from dask_gpuagg.cuda.algorithms.tables import take_listed
-from dask_gpuagg.cuda.call.call import Call, NeedsWholeColumns, Run, reset, run_of, table_of, zero
+from dask_gpuagg.cuda.call import Call, NeedsWholeColumns, Run, reset, run_of, table_of, zero
 from dask_gpuagg.cuda.choice import partitions as partitioning
 from dask_gpuagg.cuda.choice import skew
 from dask_gpuagg.cuda.choice.decision import Partitioned, Pgb, PgbFold, even, safe_slots
@@ -43,15 +43,7 @@ class _Copies(NamedTuple):
 def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
     """Groups of a partitioned input.
 
-    Parameters
-    ----------
-    call : Call
-    decision : Partitioned
-
-    Returns
-    -------
-    tuple of Run and Counters, or None
-        None if so many rows found their partition full that the global table is the better way.
+    None if so many rows found their partition full that the global table is the better way.
     """
     args = call.args
     first = len(call.held)
@@ -62,7 +54,7 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
     args.replicas = decision.replicas if isinstance(decision, Pgb) else 1
     args.spill_limit = call.rows // 8 + (1 << 16)
     args.spill = call.allocate(4 * args.spill_limit).ptr
-    zero(call, args.counters, Counters.doubt.offset // 4)
+    zero(call, args.counters, Counters.ambiguous.offset // 4)
     # and the ticket behind them
     zero(call, partitions.rows, partitions.count + 1)
     if call.check:
@@ -76,7 +68,7 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
     targets = _make_room(call, decision.global_slots, columns)
     counters = _aggregate(call, decision, copies, targets)
     spilled = counters.spilled
-    if spilled > args.spill_limit or counters.homeless or counters.surprise:
+    if spilled > args.spill_limit or counters.unplaced or counters.mismatch:
         return None
     if columns and spilled:
         # columns would be final, so nothing has been written yet
@@ -98,7 +90,7 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
     if spilled:
         args.target = spills
         counters = _absorb(call, counters)
-    if counters.homeless:
+    if counters.unplaced:
         return None
     args.groups, args.extras = counters.total, counters.extras
     if spilled:
@@ -202,7 +194,7 @@ def _lay_out(call: Call, decision: Partitioned, partitions: Partitions) -> None:
 def _make_copies(call: Call, decision: Partitioned) -> _Copies:
     """Memory for the rows' copies; columns that are gathered, or not read, are the input's own."""
     query = decision.partition_query(call.query)
-    if query.numbered and len(call.pieces) > 1:
+    if query.has_row_numbers and len(call.pieces) > 1:
         raise NeedsWholeColumns(f"{decision.kernel} by the numbers of rows")
     if query is not call.query:
         call = replace(call, query=query, kernels=kernels_of(query, call.device))
@@ -211,14 +203,14 @@ def _make_copies(call: Call, decision: Partitioned) -> _Copies:
     def array(width: int) -> int:
         return int(call.allocate(rows * width).ptr)
 
-    masked = sum(v.masked for v in query.read)
+    masked = sum(v.masked for v in query.all_inputs)
     cursors = call.allocate(4 * (decision.partitions + 1)).ptr
     base = decision.base
     word = 2 if decision.window else 8 if base is None else 4
     inverse = -(-(2**64) // decision.partitions) if decision.window else 0
     partitions = Partitions(
         Words(array(word), (base or 0) % 2**64, inverse, decision.window),
-        array(4) if query.numbered else 0,
+        array(4) if query.has_row_numbers else 0,
         array(1 if masked <= 8 else 4 if masked <= 32 else 8) if masked else 0,
         cursors,
         cursors + 4 * decision.partitions,

@@ -16,9 +16,8 @@ from typing import Any
 
 from dask_gpuagg.cuda.algorithms import sgb
 from dask_gpuagg.cuda.algorithms.sgb import BETWEEN, Segments, Words, array_of
-from dask_gpuagg.cuda.call.call import Launcher
+from dask_gpuagg.cuda.call import Launcher
 from dask_gpuagg.cuda.query import instantiations
-from dask_gpuagg.cuda.query.instantiations import CORE, TranslationUnit
 from dask_gpuagg.cuda.query.structs import Chunk, Inside, Target
 from dask_gpuagg.cuda.query.tuning import (
     COUNT_BLOCKS,
@@ -33,7 +32,7 @@ from dask_gpuagg.cuda.query.tuning import (
 )
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import Device, fill, read_back
-from dask_gpuagg.cuda.runtime.kernels import Kernels
+from dask_gpuagg.cuda.runtime.kernels import Kernels, OneUnit
 
 # More groups are sorted, and so are groups of fewer bytes of values on average: a sample has
 # too few rows of each, and narrow values sort in few passes. One H200, 50 million rows: at
@@ -122,29 +121,9 @@ def copies_of(groups: int) -> int:
     return int(min(_COPIES_AT_MOST, 2 ** (max(room, 1).bit_length() - 1)))
 
 
-@dataclass(frozen=True)
-class Selecting:
-    """The translation unit of the kernels that select, for values of one type.
-
-    Attributes
-    ----------
-    ctype : str
-    ticks : bool
-        Whether quantiles are ticks of the values' type, as of datetimes, or numbers in float64.
-    """
-
-    ctype: str
-    ticks: bool = False
-    units = (CORE,)
-
-    def source(self, *units: str) -> TranslationUnit:
-        """All of it."""
-        return instantiations.selecting(self.ctype, self.ticks)
-
-
 @cache
-def _kernels(what: Selecting, device: Device) -> Kernels:
-    return Kernels(what, device)
+def _kernels(ctype: str, ticks: bool, device: Device) -> Kernels:
+    return Kernels(OneUnit(instantiations.selecting(ctype, ticks)), device)
 
 
 class Tally(ctypes.Structure):
@@ -174,7 +153,7 @@ class Candidates:
 
 def selecting(on: Launcher, ctype: str, ticks: bool = False) -> Launcher:
     """The kernels that select values of a type, where and when those of ``on`` run."""
-    return replace(on, kernels=_kernels(Selecting(ctype, ticks), on.device), held=[])
+    return replace(on, kernels=_kernels(ctype, ticks, on.device), held=[])
 
 
 class Selector:
@@ -248,13 +227,15 @@ class Selector:
         fill(tally.ptr, 0, 8, self._on.handle)
         return Candidates(words, of_row, room, tally)
 
-    def count(self, chunk: Chunk, brackets: Words, counts: Any, kept: Candidates | None) -> None:
-        """Add a chunk's rows to the counts, and append those inside of brackets to ``kept``."""
+    def count(self, chunk: Chunk, brackets: Words, counts: Any, inside: Candidates | None) -> None:
+        """Add a chunk's rows to the counts, and append those inside of brackets to ``inside``."""
         if chunk.rows == 0:
             return
         place = Inside(None, None, None, 0)
-        if kept is not None:
-            place = Inside(kept.words.buffer.ptr, kept.of_row.buffer.ptr, kept.tally.ptr, kept.room)
+        if inside is not None:
+            place = Inside(
+                inside.words.buffer.ptr, inside.of_row.buffer.ptr, inside.tally.ptr, inside.room
+            )
         device, copies = self._on.device, copies_of(self._groups)
         shared = 4 * SIDES * self._groups * copies
         name, threads, blocks = "count_in_blocks", COUNT_THREADS, COUNT_BLOCKS
@@ -274,7 +255,7 @@ class Selector:
         read_back(kept.tally.ptr, tally, self._on.handle)
         return int(tally.kept)
 
-    def narrow(self, counts: Any, brackets: Words, kept: Candidates) -> Tally:
+    def narrow(self, counts: Any, brackets: Words, inside: Candidates) -> Tally:
         """Settle the groups whose brackets hold their quantiles, and widen the other brackets.
 
         Parameters
@@ -283,14 +264,14 @@ class Selector:
             Of all rows of all chunks.
         brackets : Words
             Those that were counted by. Afterwards they are for a second count, which settles all.
-        kept : Candidates
+        inside : Candidates
             Takes how many groups are not settled.
 
         Returns
         -------
         Tally
         """
-        missed = ctypes.c_void_p(kept.tally.ptr + Tally.missed.offset)
+        missed = ctypes.c_void_p(inside.tally.ptr + Tally.missed.offset)
         self._launch(
             "narrow",
             *(ctypes.c_void_p(counts.ptr), ctypes.c_uint32(self._groups), ctypes.c_double(self._q)),
@@ -298,12 +279,12 @@ class Selector:
             missed,
         )
         tally = Tally()
-        read_back(kept.tally.ptr, tally, self._on.handle)
+        read_back(inside.tally.ptr, tally, self._on.handle)
         return tally
 
-    def pick(self, kept: Candidates, rows: int) -> None:
+    def pick(self, inside: Candidates, rows: int) -> None:
         """Find the words of the settled groups among the rows kept, whose order is lost."""
-        self._pick(*self._grouped(kept.words, kept.of_row, rows), self._found)
+        self._pick(*self._grouped(inside.words, inside.of_row, rows), self._found)
 
     def made(self, between: str) -> tuple[Any, Any, int]:
         """The quantiles, once all groups are settled.
@@ -372,12 +353,12 @@ class Selector:
         """Words of the largest group; those of all where they are few."""
         if segments.rows <= BUSY_GROUP:
             return segments.rows
-        told = array_of(self._on, 1, 4).buffer
-        fill(told.ptr, 0, 4, self._on.handle)
+        memory = array_of(self._on, 1, 4).buffer
+        fill(memory.ptr, 0, 4, self._on.handle)
         counted = ctypes.c_void_p(segments.starts.ptr), ctypes.c_uint32(self._groups)
-        self._launch("find_widest", *counted, ctypes.c_void_p(told.ptr))
+        self._launch("find_widest", *counted, ctypes.c_void_p(memory.ptr))
         widest = ctypes.c_uint32()
-        read_back(told.ptr, widest, self._on.handle)
+        read_back(memory.ptr, widest, self._on.handle)
         return int(widest.value)
 
 
@@ -415,13 +396,13 @@ def quantiles(
     brackets = selector.aim(chunks, stride)
     missed = 1
     while missed:
-        counts, kept = selector.counts(), selector.candidates(room)
+        counts, inside = selector.counts(), selector.candidates(room)
         for chunk in chunks:
-            selector.count(chunk, brackets, counts, kept)
-        tally = selector.narrow(counts, brackets, kept)
+            selector.count(chunk, brackets, counts, inside)
+        tally = selector.narrow(counts, brackets, inside)
         if tally.kept > room:
             return None
-        selector.pick(kept, tally.kept)
+        selector.pick(inside, tally.kept)
         missed = tally.missed
     return selector.made(between)
 
@@ -485,16 +466,16 @@ def count_distinct(sorts: Launcher, chunk: Chunk, ctype: str) -> Any:
     segments = sgb.segmented(sorts, words, of_row, chunk.rows, parts.value)
     del of_row, to
     seen = _Seen()
-    told = array_of(on, 2, 4).buffer
-    fill(told.ptr, 0, 8, on.handle)
+    tally = array_of(on, 2, 4).buffer
+    fill(tally.ptr, 0, 8, on.handle)
     starts = ctypes.c_void_p(segments.starts.ptr)
     blocks = on.spread(parts.value, SMALL_BLOCK)
-    on.launch("find_widest", blocks, SMALL_BLOCK, starts, parts, ctypes.c_void_p(told.ptr))
-    read_back(told.ptr, seen, on.handle)
+    on.launch("find_widest", blocks, SMALL_BLOCK, starts, parts, ctypes.c_void_p(tally.ptr))
+    read_back(tally.ptr, seen, on.handle)
     if seen.widest > max(WIDEST_PART * chunk.rows, PART_ROWS):
         return None
     counts = array_of(on, parts.value, 4)
-    full = ctypes.c_void_p(told.ptr + _Seen.full.offset)
+    full = ctypes.c_void_p(tally.ptr + _Seen.full.offset)
     on.launch(
         "count_parts",
         *(min(parts.value, on.device.multiprocessors * PARTS_BLOCKS), PARTS_THREADS),
@@ -502,11 +483,16 @@ def count_distinct(sorts: Launcher, chunk: Chunk, ctype: str) -> Any:
         *(counts.pointer, full),
         shared=TABLE_BYTES,
     )
-    made = array_of(on, groups, 8).buffer
-    arguments = counts.pointer, firsts.pointer, ctypes.c_uint32(groups), ctypes.c_void_p(made.ptr)
+    distinct = array_of(on, groups, 8).buffer
+    arguments = (
+        counts.pointer,
+        firsts.pointer,
+        ctypes.c_uint32(groups),
+        ctypes.c_void_p(distinct.ptr),
+    )
     on.launch("sum_parts", on.spread(groups, SMALL_BLOCK), SMALL_BLOCK, *arguments)
-    read_back(told.ptr, seen, on.handle)
-    return None if seen.full else made
+    read_back(tally.ptr, seen, on.handle)
+    return None if seen.full else distinct
 
 
 def _divided(on: Launcher, chunk: Chunk, width: int) -> sgb.Words:

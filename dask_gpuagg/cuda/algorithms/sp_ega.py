@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dask_gpuagg.cuda.call.call import Call, Run, collect, reset, run_of, table_of, zero
+from dask_gpuagg.cuda.call import Call, Run, collect, reset, run_of, table_of, zero
 from dask_gpuagg.cuda.choice.decision import SpEga, even, safe_slots
 from dask_gpuagg.cuda.query.structs import Counters, Round
 from dask_gpuagg.cuda.query.tuning import SMALL_BLOCK
@@ -19,15 +19,7 @@ GROWTH = 16
 def sp_ega(call: Call, decision: SpEga) -> tuple[Run, Counters] | None:
     """Groups of an input, by one table that may be filled to its last slot.
 
-    Parameters
-    ----------
-    call : Call
-    decision : SpEga
-
-    Returns
-    -------
-    tuple of Run and Counters, or None
-        None if groups that all want one slot did not fit a larger table.
+    None if groups that all want one slot did not fit a larger table.
     """
     args = call.args
     args.slices, args.replicas = 1, 1
@@ -38,7 +30,7 @@ def sp_ega(call: Call, decision: SpEga) -> tuple[Run, Counters] | None:
     next_places(call, losers)
     counters = collect(call)
     grown = False
-    while counters.homeless:
+    while counters.unplaced:
         grown = True
         if not _grow(call, counters):
             return None
@@ -66,7 +58,7 @@ def first_places(call: Call) -> Round:
 
 
 def next_places(call: Call, losers: Round) -> None:
-    """Places among the free slots for those who lost their first; who finds none is homeless."""
+    """Places among the free slots for those who lost their first; who finds none is unplaced."""
     args = call.args
     slots = args.table.slots
     # where most slots are free, half of them will do
@@ -78,7 +70,7 @@ def next_places(call: Call, losers: Round) -> None:
         last = number == ROUNDS - 1
         losers.number, losers.places = losers.number + 1, slots if last else 1
         losers.found = counts + 8 * number
-        losers.lost = args.counters + Counters.homeless.offset if last else losers.found + 4
+        losers.lost = args.counters + Counters.unplaced.offset if last else losers.found + 4
         _round(call, losers)
         losers.waiting = losers.lost
 
@@ -102,13 +94,13 @@ def _grow(call: Call, counters: Counters) -> bool:
     times the groups, and grows again where that does not suffice.
     """
     args = call.args
-    slots = safe_slots(counters.groups + counters.homeless)
+    slots = safe_slots(counters.groups + counters.unplaced)
     slots = min(slots, even(GROWTH * max(counters.groups, SMALL_BLOCK)))
     args.target = table_of(call, slots)
     reset(call, "claimed")
-    reset(call, "homeless")
+    reset(call, "unplaced")
     call.launch("clear_target", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
     blocks = call.spread(args.table.slots, SMALL_BLOCK)
     call.launch("transfer", blocks, SMALL_BLOCK, args, call.columns)
     args.table = args.target
-    return not call.counters().homeless
+    return not call.counters().unplaced

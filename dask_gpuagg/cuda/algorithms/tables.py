@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from dask_gpuagg.cuda.algorithms.output import collect_early
-from dask_gpuagg.cuda.call.call import Call, Run, collect, reset, run_of, table_of
+from dask_gpuagg.cuda.call import Call, Run, collect, reset, run_of, table_of
 from dask_gpuagg.cuda.choice import tables
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, safe_slots
 from dask_gpuagg.cuda.query.structs import Args, Counters, Window
@@ -43,7 +43,7 @@ def hgb(call: Call, decision: Hgb) -> tuple[Run, Counters] | None:
 
     launch(decision.kernel, shared)
     counters = collect_early(call)
-    if counters.homeless or counters.surprise:
+    if counters.unplaced or counters.mismatch:
         return None
     spilled = counters.spilled
     if spilled:
@@ -57,7 +57,7 @@ def hgb(call: Call, decision: Hgb) -> tuple[Run, Counters] | None:
             # the same grid, so that each warp goes on where it stopped
             launch("lphga")
         counters = collect(call)
-        if counters.homeless:
+        if counters.unplaced:
             return None
     return run_of(call, decision, counters, spilled=spilled), counters
 
@@ -65,15 +65,7 @@ def hgb(call: Call, decision: Hgb) -> tuple[Run, Counters] | None:
 def lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
     """One table in global memory, which grows until all have found a place.
 
-    Parameters
-    ----------
-    call : Call
-    decision : Decision
-        ``Lphga``, or another that did not have room for all groups.
-
-    Returns
-    -------
-    tuple of Run and Counters
+    The decision may be for another kernel, which did not have room for all groups.
     """
     args, threads = call.args, call.query.threads
     restarted = not isinstance(decision, Lphga)
@@ -88,7 +80,7 @@ def lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
             blocks = call.spread(rows, threads * call.query.unroll)
             call.launch("lphga", blocks, threads, own, columns)
         counters = collect_early(call)
-        if not counters.homeless:
+        if not counters.unplaced:
             return run_of(call, decision, counters, restarted=restarted), counters
         # the failed table is released before the larger one is taken
         call.early = None
@@ -103,18 +95,7 @@ def lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
 
 
 def direct(call: Call, decision: Direct) -> tuple[Run, Counters] | None:
-    """Groups of keys that lie in a window.
-
-    Parameters
-    ----------
-    call : Call
-    decision : Direct
-
-    Returns
-    -------
-    tuple of Run and Counters, or None
-        None if many keys lie outside.
-    """
+    """Groups of keys that lie in a window; None if many keys lie outside."""
     args, query = call.args, call.query
     slots = decision.global_slots
     keys = decision.keys
@@ -138,14 +119,14 @@ def direct(call: Call, decision: Direct) -> tuple[Run, Counters] | None:
         call.launch("name_slots", call.spread(keys, SMALL_BLOCK), SMALL_BLOCK, args, window)
     counters = collect_early(call, keys)
     spilled = counters.spilled
-    if spilled > args.spill_limit or counters.surprise:
+    if spilled > args.spill_limit or counters.mismatch:
         return None
     if spilled:
         # the table has no room for other keys, and no hash by which they would be found
         listed = min(spilled, room)
         take_spilled(call, counters, listed, listed, transfer=True)
         counters = collect(call)
-        if counters.homeless:
+        if counters.unplaced:
             return None
     return run_of(call, decision, counters, spilled=spilled), counters
 

@@ -222,13 +222,13 @@ def _direct(
 def _scatter(
     costs: Costs, query: Query, rows: int, moved: float, decision: Partitioned, tile: int
 ) -> float:
-    masked = sum(v.masked for v in query.read)
+    masked = sum(v.masked for v in query.all_inputs)
     # words that no register has room for are made twice, to count the rows and to move them
     words = 1 if decision.base is not None else 2
     # dividing a key by its step takes as long as reading a column
     keys = 1 if query.form.made_words else len(query.keys) * (1 + isinstance(query.form, Stepped))
     loads = words * keys + len(query.copied) + masked
-    moves = 1 + len(query.copied) + query.numbered + (masked > 0)
+    moves = 1 + len(query.copied) + query.has_row_numbers + (masked > 0)
     runs = math.ceil(rows / max(tile, 1)) * decision.partitions * moves
     work = rows * loads * costs.load_ps + moved * moves * costs.move_ps
     key_bytes = 8 if query.form.made_words else _key_bytes(query)
@@ -284,8 +284,8 @@ def _fold(
     memory = parts * rows * read / costs.bandwidth * 1e-6
     finds = _FOLD_STRIPED_FIND if decision.window else _FOLD_FIND
     find = (rows + groups) * finds * costs.find_ps
-    moves = (len(widths) + query.numbered) * _FOLD_MOVE * costs.move_ps
-    states = len(query.kept) * _FOLD_STATE * costs.compare_ps
+    moves = (len(widths) + query.has_row_numbers) * _FOLD_MOVE * costs.move_ps
+    states = len(query.all_states) * _FOLD_STATE * costs.compare_ps
     work = find + rows * (moves + states)
     shared = work * _passes(parts) * multiprocessors / decision.blocks * 1e-9
     slots = parts * decision.partitions * decision.shared_slots
@@ -334,7 +334,7 @@ def _accesses(costs: Costs, query: Query, decision: Lphga | SpEga, groups: int) 
 @lru_cache(maxsize=1024)
 def _touched_fields(query: Query) -> int:
     """Arrays of a global table that a row accesses: the words, and the fields of its states."""
-    return 1 + sum(max(1, _SUMS.get(state.policy, 0)) for state in query.kept)
+    return 1 + sum(max(1, _SUMS.get(state.policy, 0)) for state in query.all_states)
 
 
 def _in_line(costs: Costs, rows: int, decision: Decision) -> float:
@@ -362,7 +362,7 @@ def _dense(query: Query, estimate: KeySummary | None, groups: int) -> bool:
 @lru_cache(maxsize=1024)
 def _updates(query: Query) -> tuple[int, int]:
     """64-bit sums and comparisons of a row."""
-    policies = [state.policy for state in query.kept if state.policy not in _COUNTS]
+    policies = [state.policy for state in query.all_states if state.policy not in _COUNTS]
     sums = sum(_SUMS.get(policy, 0) for policy in policies)
     return sums, sum(policy not in _SUMS for policy in policies)
 

@@ -144,7 +144,7 @@ def in_partitions(case: Case, forced: bool = False, folds: bool = False) -> Part
 
     None where it cannot or should not run.
     """
-    if (case.rows < PARTITIONED_FROM and not forced) or (folds and not case.query.folds):
+    if (case.rows < PARTITIONED_FROM and not forced) or (folds and not case.query.can_fold):
         return None
     request = _Request(case, forced, folds)
     return _by_window(request) or _by_hash(request)
@@ -347,7 +347,7 @@ def striped_bytes(query: Query) -> tuple[int, int]:
 def moved_bytes(query: Query, decision: Partitioned) -> int:
     """Bytes of a row in partitions; ``query`` is that of the decision's partitions."""
     word = 2 if decision.window else 8 if decision.base is None else 4
-    return word + copied_bytes(query) + 4 * query.numbered + _validity_bytes(query)
+    return word + copied_bytes(query) + 4 * query.has_row_numbers + _validity_bytes(query)
 
 
 @lru_cache(maxsize=1024)
@@ -358,7 +358,7 @@ def copied_bytes(query: Query) -> int:
 
 @lru_cache(maxsize=1024)
 def _validity_bytes(query: Query) -> int:
-    masked = sum(value.masked for value in query.read)
+    masked = sum(value.masked for value in query.all_inputs)
     return 0 if not masked else 1 if masked <= 8 else 4 if masked <= 32 else 8
 
 
@@ -376,7 +376,7 @@ def writes_columns(query: Query, decision: Partitioned) -> bool:
     """
     if query.form == HASHED:
         return False
-    if isinstance(decision, PgbFold) and (query.form.is_gathered or not query.folds_outputs):
+    if isinstance(decision, PgbFold) and (query.form.is_gathered or not query.can_fold_outputs):
         return False
     return not any(nullable for _, nullable in query.columns_out)
 
@@ -438,7 +438,7 @@ def partitions_of_rows(case: Case) -> int:
     """Of rows to fold: so many that their widest column fills shared memory twice."""
     query, rows, estimate, device, _ = case
     groups = max(1, case.groups)
-    masked = any(v.masked for v in query.read)
+    masked = any(v.masked for v in query.all_inputs)
     even, sigmas, shares = 1 / groups, PARTITION_SIGMAS, [0.0]
     if estimate is not None and estimate.skewed:
         even, sigmas = max(even, estimate.alike), _SKEWED_SIGMAS

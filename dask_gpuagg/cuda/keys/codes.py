@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cuda.call.call import Call, Made
+from dask_gpuagg.cuda.call import Call, Made
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.summary import BEYOND
 from dask_gpuagg.cuda.query import tuning
@@ -82,13 +82,10 @@ _known: Cache[tuple[tuple[KeyPart, ...], bool, bytes, bool], Codes | None] = Cac
 def codes_of_seen(
     keys: tuple[KeyPart, ...], keep_nulls: bool, seen: ctypes.Array[Seen], dense: int = 0
 ) -> Codes | None:
-    """``codes_of``, made once of the same bytes; it is not to be written to.
+    """``codes_of``, computed once for the same bytes; it is not to be written to.
 
-    Parameters
-    ----------
-    dense : int
-        The most numbers for which there is little room around what was seen: keys may then have
-        slots of their own.
+    Up to ``dense`` numbers have little room around what was seen: keys may then have slots of their
+    own.
     """
 
     def made(near: bool) -> Codes | None:
@@ -102,23 +99,10 @@ def codes_of_seen(
 def codes_of(
     keys: Sequence[KeyPart], keep_nulls: bool, seen: Sequence[Seen], near: bool = False
 ) -> Codes | None:
-    """Numbers for the values of every column, and together for the keys.
+    """Numbers for the values of every column, and together for the keys; None beyond a word.
 
-    Parameters
-    ----------
-    keys : sequence of KeyPart
-    keep_nulls : bool
-    seen : sequence of Seen
-        Of each key.
-    near : bool
-        Whether there is to be little room for integers around what the sample has seen, and none
-        for strings.
-
-    Returns
-    -------
-    Codes or None
-        None if the numbers exceed a word. Where there is room, values that the sample did not show
-        have one too.
+    Where there is room, values that the sample did not show have one too; if ``near``, little room
+    for integers around what the sample has seen, and none for strings.
     """
     if any(k.string and _longest(s) > _PLACES for k, s in zip(keys, seen, strict=True)):
         return None
@@ -130,10 +114,10 @@ def codes_of(
         return [_places(s, margin) if k.string else None for k, s in zip(keys, seen, strict=True)]
 
     def values(texts: Sequence[_Places | None]) -> list[int]:
-        made = []
+        counts = []
         for text, numbers, null in zip(texts, ranges, nulls, strict=True):
-            made.append(null + (text.values if text else numbers[1] if numbers else 0))
-        return made
+            counts.append(null + (text.values if text else numbers[1] if numbers else 0))
+        return counts
 
     # more margin makes more values, so that without any they are fewest
     fewest = places(_Margin.NOTHING)
@@ -239,15 +223,15 @@ def _with_margin(
     """The least and the greatest byte that each place may have, from those that it had."""
     if margin < _Margin.LIKE:
         return list(seen)
-    made = [_alike(*place) if place[0] < place[1] else place for place in seen]
-    for i, (least, greatest) in enumerate(made):
+    places = [_alike(*place) if place[0] < place[1] else place for place in seen]
+    for i, (least, greatest) in enumerate(places):
         if greatest != _DIGITS[1] or least not in (0, _DIGITS[0]) or seen[i][0] == seen[i][1]:
             continue
-        if margin >= _Margin.NEXT_DIGIT and i and _alike(*made[i - 1]) == _DIGITS:
-            made[i - 1] = _DIGITS
+        if margin >= _Margin.NEXT_DIGIT and i and _alike(*places[i - 1]) == _DIGITS:
+            places[i - 1] = _DIGITS
         if margin >= _Margin.SHORTER and shorter:
-            made[i] = (0, greatest)
-    return made
+            places[i] = (0, greatest)
+    return places
 
 
 def _alike(least: int, greatest: int) -> tuple[int, int]:
@@ -269,21 +253,13 @@ def make_codes(call: Call) -> None:
 
 
 def decoded(call: Call, words: Any, groups: int) -> list[Made]:
-    """The key columns of the groups.
-
-    Parameters
-    ----------
-    call : Call
-    words : rmm.DeviceBuffer
-        The groups' codes.
-    groups : int
-    """
-    made = []
+    """The key columns of the groups, from a buffer of their codes."""
+    columns = []
     for key, code in zip(call.query.keys, call.codes.column, strict=False):
         mask = call.mask(groups) if code.nullable else None
-        make = _texts if key.string else _integers
-        made.append(make(call, key, code, words, groups, mask))
-    return made
+        write = _texts if key.string else _integers
+        columns.append(write(call, key, code, words, groups, mask))
+    return columns
 
 
 def _integers(

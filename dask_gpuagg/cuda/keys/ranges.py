@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cuda.call.call import Call
+from dask_gpuagg.cuda.call import Call
 from dask_gpuagg.cuda.keys.codes import WORD_BITS, range_near, range_of
 from dask_gpuagg.cuda.query.forms import QUOTIENTS, RANGED, STEPPED
 from dask_gpuagg.cuda.query.query import Query
@@ -116,18 +116,8 @@ def packed_ranges(bounds: Sequence[tuple[int, int]], rows: int = 0) -> Ranges | 
 
     There is little room where the ranges have so few combinations for each row that keys may be
     dense; elsewhere there is room for four times the range.
-
-    Parameters
-    ----------
-    bounds : sequence of (int, int)
-        Least and greatest value of each column; of no values the least is above the greatest.
-    rows : int
-        0 where little room was too little for an earlier call.
-
-    Returns
-    -------
-    list of (int, int) or None
-        None if there are more combinations than a word can number.
+    None if there are more combinations than a word can number. ``rows`` is 0 where little room was
+    too little for an earlier call.
     """
     near = [range_near(least, greatest) for least, greatest in bounds]
     if math.prod(codes for _, codes in near) <= FILLING * rows:
@@ -137,18 +127,7 @@ def packed_ranges(bounds: Sequence[tuple[int, int]], rows: int = 0) -> Ranges | 
 
 
 def two_word_ranges(bounds: Sequence[tuple[int, int]]) -> Ranges | None:
-    """Base and bits of each column, with room around what a sample has seen.
-
-    Parameters
-    ----------
-    bounds : sequence of (int, int)
-        As of ``packed_ranges``.
-
-    Returns
-    -------
-    list of (int, int) or None
-        None if a column or all together have more bits than words have.
-    """
+    """Base and bits of each column, with room around what a sample has seen; None without room."""
     for margin in (2, 1):
         ranges = [range_of(*each, margin) for each in bounds]
         each = [bits for _, bits in ranges]
@@ -226,10 +205,10 @@ def numbered_by_steps(
     if query.keys[0].ctype in FLOATS:
         return _by_quotients(query, seen, bounds, rows)
     step = _common_step(seen, bounds)
-    found = _range_of_steps(bounds, step)
-    if step == 1 or found is None or found[1] > FILLING * rows:
+    numbers = _range_of_steps(bounds, step)
+    if step == 1 or numbers is None or numbers[1] > FILLING * rows:
         return None
-    return Numbering(replace(query, chosen=STEPPED), [found], [step])
+    return Numbering(replace(query, chosen=STEPPED), [numbers], [step])
 
 
 def numbered_by_several_steps(call: Call, bounds: Sequence[tuple[int, int]]) -> Numbering | None:
@@ -294,8 +273,8 @@ def _by_quotients(
     for parts in _PARTS:
         if greatest * parts >= _WHOLE:
             return None
-        whole = np.rint(values.astype(np.float64) * parts)
-        if bool(((whole / parts).astype(values.dtype) == values).all()):
+        integers = np.rint(values.astype(np.float64) * parts)
+        if bool(((integers / parts).astype(values.dtype) == values).all()):
             base, codes = range_near(round(least * parts), round(greatest * parts))
             if codes > FILLING * rows:
                 return None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from dask_gpuagg.cuda.call.call import Call
+from dask_gpuagg.cuda.call import Call
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.decision import safe_slots
 from dask_gpuagg.cuda.keys.codes import bounds_of, codes_of_seen, seen_bytes
@@ -71,7 +71,7 @@ def narrowed(call: Call, slots: bool = True) -> Keys:
     query = call.query
     near = not is_out_of_range(query, call.about)
     rows = call.rows if slots and near else 0
-    if query.integral:
+    if query.is_integral:
         bounds = _bounds(call)
         stepped = numbered_by_several_steps(call, bounds) if rows else None
         if stepped is not None:
@@ -92,7 +92,7 @@ def narrowed(call: Call, slots: bool = True) -> Keys:
 def representations_of(query: Query) -> list[Query]:
     """The query, and those that ``narrowed`` or ``numbered_by_ranges`` may make of it."""
     forms: list[Form] = []
-    if (query.form.made_words and query.integral) or query.may_fill:
+    if (query.form.made_words and query.is_integral) or query.may_fill:
         forms.append(RANGED)
         if query.form == HASHED:
             forms.append(WIDE_RANGED)
@@ -130,16 +130,7 @@ def verified(call: Call, counters: Counters) -> Counters:
 def slot_words(query: Query, mean_bytes: Sequence[float]) -> int:
     """Words of a slot of the index that most keys fit: whole sectors of memory.
 
-    Parameters
-    ----------
-    query : Query
-    mean_bytes : sequence of float
-        Of the strings of each string column.
-
-    Returns
-    -------
-    int
-        ``_HEAD`` if slots would be too long; rows are then compared with rows.
+    ``_HEAD`` if slots would be too long; rows are then compared with rows.
     """
     words = _HEAD
     for key in query.keys:

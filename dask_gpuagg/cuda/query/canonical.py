@@ -69,16 +69,16 @@ def canonical(query: Query) -> Canonical:
     place = _places(inputs)
     moved = [s._replace(inputs=tuple(place[i] for i in s.inputs)) for s in query.states]
     states = sorted(range(len(moved)), key=lambda i: _state_key(moved[i]))
-    place, kept = _places(states), [moved[i] for i in states]
-    made = [output.renumbered(place) for output in query.outputs]
+    place, ordered_states = _places(states), [moved[i] for i in states]
+    unordered = [output.renumbered(place) for output in query.outputs]
     # backwards by name: fields of moments as they are asked for, and losses last
-    by_name = sorted(range(len(made)), key=lambda i: made[i].code, reverse=True)
-    outputs = sorted(by_name, key=lambda i: _output_key(made[i], kept))
+    by_name = sorted(range(len(unordered)), key=lambda i: unordered[i].code, reverse=True)
+    outputs = sorted(by_name, key=lambda i: _output_key(unordered[i], ordered_states))
     ordered = replace(
         query,
         inputs=tuple([query.inputs[i] for i in inputs]),
-        states=tuple(kept),
-        outputs=tuple([made[i] for i in outputs]),
+        states=tuple(ordered_states),
+        outputs=tuple([unordered[i] for i in outputs]),
     )
     return Canonical(_first(ordered), tuple(inputs), tuple(_places(outputs)))
 
@@ -138,7 +138,7 @@ def _state_key(state: KernelState) -> tuple[int, int, tuple[int, ...], str]:
 
 
 def _output_key(
-    output: KernelOutput, kept: Sequence[KernelState]
+    output: KernelOutput, states: Sequence[KernelState]
 ) -> tuple[int, bool, tuple[int, ...]]:
-    inputs = kept[output.states[0]].inputs
+    inputs = states[output.states[0]].inputs
     return min(inputs, default=0), output.policy in _LAST, output.states

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from dask_gpuagg.cuda.query.instantiations import (
     FOLDS,
@@ -15,9 +14,8 @@ from dask_gpuagg.cuda.query.instantiations import (
 from dask_gpuagg.cuda.query.types import TYPE_BYTES, KernelState, KeyPart
 
 
-@dataclass(frozen=True)
 class Form:
-    """How tables hold the keys.
+    """How tables hold the keys; there is one object of each class.
 
     Attributes
     ----------
@@ -35,9 +33,9 @@ class Form:
         Whether a second word is kept, with which the first one is verified.
     is_read_once : bool
         Whether no row is looked at again for its key, so that columns may lie in pieces.
-    may_be_doubted : bool
+    may_be_ambiguous : bool
         Whether a word may turn out to stand for several keys, or for none.
-    is_doubted_early : bool
+    is_checked_early : bool
         Whether that is known before rows are grouped, because words were made for other values.
     lacks : tuple of str
         Units that no query has with its keys in this form.
@@ -50,9 +48,15 @@ class Form:
     has_numbers: ClassVar[bool] = False
     has_witness: ClassVar[bool] = False
     is_read_once: ClassVar[bool] = False
-    may_be_doubted: ClassVar[bool] = True
-    is_doubted_early: ClassVar[bool] = False
+    may_be_ambiguous: ClassVar[bool] = True
+    is_checked_early: ClassVar[bool] = False
     lacks: ClassVar[tuple[str, ...]] = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return form_named, (self.name,)
+
+    def __repr__(self) -> str:
+        return self.name
 
     def extra_columns(self, keys: int) -> int:
         """Columns behind keys and inputs, for so many key columns: words, then ranges."""
@@ -81,7 +85,7 @@ class Packed(Form):
     name = "Packed"
     has_numbers = True
     is_read_once = True
-    may_be_doubted = False
+    may_be_ambiguous = False
     lacks = ("words", "codes", "verify")
 
 
@@ -125,7 +129,7 @@ class Coded(Form):
     made_words = 1
     key_ctype = "u64"
     has_numbers = True
-    is_doubted_early = True
+    is_checked_early = True
     lacks = ("words", "verify", *OF_PACKED_KEYS)
 
     def arguments(self, place: int, states: int) -> list[int]:
@@ -154,7 +158,7 @@ class WideRanged(Wide):
     """Likewise, of what the columns' values have above the least ones of their ranges."""
 
     name = "WideRanged"
-    is_doubted_early = True
+    is_checked_early = True
 
     def extra_columns(self, keys: int) -> int:
         """A range for each column, behind the words."""
@@ -189,7 +193,7 @@ class ByRow(Form):
     name = "ByRow"
     key_ctype = "i32"
     is_gathered = True
-    may_be_doubted = False
+    may_be_ambiguous = False
     lacks = (
         *(*Packed.lacks, *OF_PACKED_KEYS, *OF_NUMBERED_KEYS),
         *(*PARTITIONED, *FOLDS, "absorb", "room"),
@@ -205,6 +209,11 @@ FORMS: dict[str, Form] = {
         *(CODED, WIDE, WIDE_RANGED, HASHED, BY_ROW),
     )
 }
+
+
+def form_named(name: str) -> Form:
+    """The form of a name."""
+    return FORMS[name]
 
 
 def key_bits(keys: Sequence[KeyPart], keep_nulls: bool) -> int:

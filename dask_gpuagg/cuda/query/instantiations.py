@@ -260,8 +260,15 @@ def sorting() -> TranslationUnit:
     return TranslationUnit(_including("sgb/radix.cuh", "sgb/segments.cuh"), kernels)
 
 
-def selecting(ctype: str, ticks: bool) -> TranslationUnit:
-    """The kernels that select values of one type; see ``algorithms/select.py``."""
+def selecting(ctype: str, ticks: bool = False) -> TranslationUnit:
+    """The kernels that select values of one type; see ``algorithms/select.py``.
+
+    Parameters
+    ----------
+    ctype : str
+    ticks : bool
+        Whether quantiles are ticks of the values' type, as of datetimes, or numbers in float64.
+    """
     word = "u64" if TYPE_BYTES[ctype] == 8 else "u32"
     between = "Ticks" if ticks else "Numbers"
     several = "COUNT_THREADS, COUNT_BLOCKS, COUNT_ITEMS"

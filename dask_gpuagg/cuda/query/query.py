@@ -32,7 +32,6 @@ from dask_gpuagg.cuda.query.types import (
     KernelState,
     KeyPart,
     ValuePart,
-    integral,
 )
 
 
@@ -90,7 +89,7 @@ class Query:
 
         Behind a form that was chosen for some values comes that of the columns.
         """
-        if not self.form.may_be_doubted:
+        if not self.form.may_be_ambiguous:
             return None
         return replace(self, chosen=BY_ROW if self.chosen is None else None)
 
@@ -124,13 +123,13 @@ class Query:
         strings = [key.string for key in self.keys]
         fixed = [key for key in self.keys if not key.string]
         few = any(strings) and len(self.keys) <= tuning.CODED_COLUMNS
-        return self.form == HASHED and few and all(map(integral, fixed))
+        return self.form == HASHED and few and all(key.is_integral for key in fixed)
 
     @cached_property
     def may_fill(self) -> bool:
         """Whether keys that fit a word may be numbered by the combinations of their values."""
         several = 1 < len(self.keys) <= tuning.TOLD_COLUMNS
-        return self.form == PACKED and several and self.integral
+        return self.form == PACKED and several and self.is_integral
 
     @cached_property
     def may_be_stepped(self) -> bool:
@@ -160,9 +159,9 @@ class Query:
         return self.form.extra_columns(len(self.keys))
 
     @cached_property
-    def integral(self) -> bool:
+    def is_integral(self) -> bool:
         """Whether the values of all key columns are integers of up to 64 bits."""
-        return all(map(integral, self.keys))
+        return all(key.is_integral for key in self.keys)
 
     @cached_property
     def first_input(self) -> int:
@@ -170,7 +169,7 @@ class Query:
         return sum(2 if key.string else 1 for key in self.keys)
 
     @cached_property
-    def read(self) -> tuple[ValuePart, ...]:
+    def all_inputs(self) -> tuple[ValuePart, ...]:
         """The inputs of the states, the witness of wide keys included."""
         return (*self.inputs, ValuePart("u64", False)) if self.form.has_witness else self.inputs
 
@@ -179,12 +178,12 @@ class Query:
         """The inputs of ``read``, with their places in it, that partitions hold copies of."""
         if self.untransformed:
             return ()
-        return tuple((i, v) for i, v in enumerate(self.read) if v.ctype != PRESENT)
+        return tuple((i, v) for i, v in enumerate(self.all_inputs) if v.ctype != PRESENT)
 
     @cached_property
     def values(self) -> int:
         """Values that the states read of a row, unless they are null."""
-        return sum(value.ctype != PRESENT for value in self.read)
+        return sum(value.ctype != PRESENT for value in self.all_inputs)
 
     @cached_property
     def by_number(self) -> Query:
@@ -192,14 +191,14 @@ class Query:
         return replace(self, untransformed=True)
 
     @cached_property
-    def kept(self) -> tuple[KernelState, ...]:
+    def all_states(self) -> tuple[KernelState, ...]:
         """The states of a slot: those asked for, then what made words need."""
         return (*self.states, *self.form.states(len(self.inputs)))
 
     @cached_property
     def slot_bytes(self) -> tuple[int, int]:
         """Bytes that a slot has once, its key's word included, and bytes of each replica."""
-        sizes = [s.slot_bytes() for s in self.kept]
+        sizes = [s.slot_bytes() for s in self.all_states]
         return 8 + sum(s[0] for s in sizes), sum(s[1] for s in sizes)
 
     @cached_property
@@ -211,13 +210,13 @@ class Query:
     @cached_property
     def threads(self) -> int:
         """Threads of a block."""
-        heavy = sum(3 if s.policy in HEAVY else 1 for s in self.kept)
+        heavy = sum(3 if s.policy in HEAVY else 1 for s in self.all_states)
         return tuning.block_threads(heavy, self.form == BY_ROW)
 
     @cached_property
     def unroll(self) -> int:
         """Rows that a thread has in flight."""
-        return tuning.unroll(1 if self.form.made_words else len(self.keys), len(self.read))
+        return tuning.unroll(1 if self.form.made_words else len(self.keys), len(self.all_inputs))
 
     @cached_property
     def crowds(self) -> int:
@@ -235,12 +234,12 @@ class Query:
         return max([8, *(TYPE_BYTES[v.ctype] for _, v in self.copied)])
 
     @cached_property
-    def folds(self) -> bool:
+    def can_fold(self) -> bool:
         """Whether each state reads at most one column, so that columns may be folded in turn."""
-        return all(len(state.inputs) <= 1 for state in self.kept)
+        return all(len(state.inputs) <= 1 for state in self.all_states)
 
     @cached_property
-    def folds_outputs(self) -> bool:
+    def can_fold_outputs(self) -> bool:
         """Whether each output is made of one column, beside the sizes of groups.
 
         Then it is known once this column has been folded.
@@ -250,16 +249,20 @@ class Query:
             return (*state.inputs, state.policy in OF_NUMBERS)
 
         passes = [
-            {pass_of(self.kept[i]) for i in output.states if self.kept[i].policy != "Size"}
+            {
+                pass_of(self.all_states[i])
+                for i in output.states
+                if self.all_states[i].policy != "Size"
+            }
             for output in self.outputs
         ]
-        few = len(self.kept) <= STATES_AS_BITS
-        return self.folds and few and all(len(made) <= 1 for made in passes)
+        few = len(self.all_states) <= STATES_AS_BITS
+        return self.can_fold and few and all(len(columns) <= 1 for columns in passes)
 
     @cached_property
-    def numbered(self) -> bool:
+    def has_row_numbers(self) -> bool:
         """Whether partitions hold the numbers of their rows."""
-        return self.untransformed or any(state.policy in OF_NUMBERS for state in self.kept)
+        return self.untransformed or any(state.policy in OF_NUMBERS for state in self.all_states)
 
     @cached_property
     def units(self) -> tuple[str, ...]:
@@ -269,11 +272,11 @@ class Query:
             return tuple(unit for unit in PARTITIONED if unit not in missing)
         if not self.may_be_coded:
             missing.add("bytes")
-        if not self.integral or self.form not in (WIDE, HASHED):
+        if not self.is_integral or self.form not in (WIDE, HASHED):
             missing.add("ranges")
         if not self.is_of_texts:
             missing.update(DICTIONARY)
-        if not self.folds:
+        if not self.can_fold:
             missing.update(FOLDS)
         return tuple(unit for unit in UNITS if unit not in missing)
 
@@ -295,7 +298,7 @@ class Query:
         source = f"""{flags}{includes}
 namespace gpuagg {{
 using Key = {key};
-using Kept = States<{", ".join(s.code for s in self.kept)}>;
+using Kept = States<{", ".join(s.code for s in self.all_states)}>;
 using Read = Row<{row}>;
 struct Asked : Query<Key, Kept, Read, {columns}, {_literal(self.untransformed)}> {{}};
 using Made = Outputs<{", ".join(o.code for o in self.outputs)}>;
@@ -329,7 +332,7 @@ using namespace gpuagg;
             keys.append(f"{kind}<{key.ctype}, {column}, {_literal(key.masked)}>")
             column += 2 if key.string else 1
         inputs = []
-        for value in self.read:
+        for value in self.all_inputs:
             if value.ctype == PRESENT:
                 inputs.append(f"Presence<{column}, {_literal(value.masked)}>")
             else:

@@ -62,8 +62,7 @@ def header() -> str:
 @_shared(
     "Column",
     data="const void*",
-    # null where all rows have values
-    mask="const u32*",
+    mask="const u32*",  # null where all rows have values
     offset="i64",
 )
 class ColumnStruct(ctypes.Structure):
@@ -81,8 +80,7 @@ class Target(ctypes.Structure):
     words="u64*",
     cells="char*",
     slots="u32",
-    # claimed slots after which no more are claimed; probes then end at an empty slot
-    limit="u32",
+    limit="u32",  # claimed slots after which no more are claimed; probes then end at an empty slot
 )
 class Table(ctypes.Structure):
     """A table in global memory: ``slots`` words, then ``EXTRA_SLOTS`` more."""
@@ -90,21 +88,14 @@ class Table(ctypes.Structure):
 
 @_shared(
     "Counters",
-    # slots of the global table
-    claimed="u32",
-    # rows or partial groups that found no place in the global table
-    homeless="u32",
-    # rows listed for the next stage
-    spilled="u32",
-    # not 0: the rows are unlike what was expected, so nothing is to be done
-    surprise="u32",
+    claimed="u32",  # slots of the global table
+    unplaced="u32",  # rows or partial groups that found no place in the global table
+    spilled="u32",  # rows listed for the next stage
+    mismatch="u32",  # not 0: the rows are unlike what was expected, so nothing is to be done
     groups="u32",
-    # of each output
-    nulls=("u32", OUTPUTS_AT_MOST),
-    # of a dense area: which of the two slots behind it hold a group, as bits
-    extras="u32",
-    # not 0: some word may stand for several keys; no kernel clears it
-    doubt="u32",
+    nulls=("u32", OUTPUTS_AT_MOST),  # of each output
+    extras="u32",  # of a dense area: which of the two slots behind it hold a group, as bits
+    ambiguous="u32",  # not 0: some word may stand for several keys; no kernel clears it
 )
 class Counters(ctypes.Structure):
     """Counts that kernels make for the host."""
@@ -119,41 +110,24 @@ class Counters(ctypes.Structure):
     "Args",
     counters="Counters*",
     table="Table",
-    # of transfer
-    target="Table",
-    # row of a launch: columns may lie in pieces, each of which is launched for
-    first="u32",
-    # where the rows end: number of the last one and one; of a list its length
-    rows="u32",
-    # of a list: where the piece's rows end
-    end="u32",
-    # of a block's own table
-    shared_slots="u32",
+    target="Table",  # of transfer
+    first="u32",  # row of a launch: columns may lie in pieces, each of which is launched for
+    rows="u32",  # where the rows end: number of the last one and one; of a list its length
+    end="u32",  # of a list: where the piece's rows end
+    shared_slots="u32",  # of a block's own table
     shared_limit="u32",
-    # of a block's accumulators: a power of two
-    replicas="u32",
-    # of a partition: the parts that are expected to fit the table
-    slices="u32",
-    # a warp that has seen more rows spilled than these stops
-    spill_limit="u32",
-    # in the global table; none finds a place beyond them
-    probes="u32",
-    # numbers of rows that found no place in a block's table
-    spill="u32*",
-    # of each warp: the first row it left alone
-    resume="u32*",
-    # of lphga: the rows, instead of all
-    list="const u32*",
-    # of collect and write: the slots of the groups, null: the first ones
-    order="u32*",
-    # of append_others: the groups of the target that the dense area has, or null
-    taken="u32*",
-    # of write and whatever else follows them: how many; of write also COUNTED
-    groups="u32",
-    # Counters::extras, once the host knows them
-    extras="u32",
-    # of lphga: not 0 if its rows are what a few partitions did not take
-    beside="u32",
+    replicas="u32",  # of a block's accumulators: a power of two
+    slices="u32",  # of a partition: the parts that are expected to fit the table
+    spill_limit="u32",  # a warp that has seen more rows spilled than these stops
+    probes="u32",  # in the global table; none finds a place beyond them
+    spill="u32*",  # numbers of rows that found no place in a block's table
+    resume="u32*",  # of each warp: the first row it left alone
+    list="const u32*",  # of lphga: the rows, instead of all
+    order="u32*",  # of collect and write: the slots of the groups, null: the first ones
+    taken="u32*",  # of append_others: the groups of the target that the dense area has, or null
+    groups="u32",  # of write and whatever else follows them: how many; of write also COUNTED
+    extras="u32",  # Counters::extras, once the host knows them
+    beside="u32",  # of lphga: not 0 if its rows are what a few partitions did not take
 )
 class Args(ctypes.Structure):
     """Arguments that serve all kernels of a call; each reads what it needs."""
@@ -164,28 +138,18 @@ class Args(ctypes.Structure):
 
 @_shared(
     "Summary",
-    # of segments that share a key, both ways round and for every key
-    pairs="u64",
-    # of unmixed words, from the least signed number on
-    least="u64",
-    # likewise, counted down from the greatest
-    greatest="u64",
-    # sampled rows that belong to a group
-    rows="u32",
+    pairs="u64",  # of segments that share a key, both ways round and for every key
+    least="u64",  # of unmixed words, from the least signed number on
+    greatest="u64",  # likewise, counted down from the greatest
+    rows="u32",  # sampled rows that belong to a group
     distinct="u32",
-    # keys seen in one segment, and in two
-    once="u32",
+    once="u32",  # keys seen in one segment, and in two
     twice="u32",
-    # rows of the most frequent key, -1 for none
-    most="i32",
-    # rows whose key is that of the row before
-    repeats="u32",
-    # keys of each segment, all together
-    met="u32",
-    # hot keys, those beyond HOT_TOLD included
-    hots="u32",
-    # rows whose key is less than that of the row before
-    falls="u32",
+    most="i32",  # rows of the most frequent key, -1 for none
+    repeats="u32",  # rows whose key is that of the row before
+    met="u32",  # keys of each segment, all together
+    hots="u32",  # hot keys, those beyond HOT_TOLD included
+    falls="u32",  # rows whose key is less than that of the row before
     # least and greatest value of each column (range_of.cuh), of keys that may fill their ranges
     ranges=("u64", 2 * TOLD_COLUMNS),
 )
@@ -219,13 +183,10 @@ class ExpectedHot(ctypes.Structure):
 
 @_shared(
     "Seen",
-    # of integers
-    least="u64",
+    least="u64",  # of integers
     greatest="u64",
-    # of each place of a string; the last place is the length's
-    low=("u32", 8 * PIECES + 1),
-    # how far the greatest is below the greatest byte, or length
-    below=("u32", 8 * PIECES + 1),
+    low=("u32", 8 * PIECES + 1),  # of each place of a string; the last place is the length's
+    below=("u32", 8 * PIECES + 1),  # how far the greatest is below the greatest byte, or length
 )
 class Seen(ctypes.Structure):
     """Bytes and values that a sample has of a key column (kernels/estimate/bytes.cuh)."""
@@ -233,14 +194,11 @@ class Seen(ctypes.Structure):
 
 @_shared(
     "Quad",
-    # of each byte
-    least="u32",
+    least="u32",  # of each byte
     greatest="u32",
-    # of the second, third and fourth byte
-    values=("u32", 3),
+    values=("u32", 3),  # of the second, third and fourth byte
     unused="u32",
-    # values of the four together; 1 if they are always the same
-    all="u64",
+    all="u64",  # values of the four together; 1 if they are always the same
 )
 class Quad(ctypes.Structure):
     """Four bytes of all strings of a column; bytes past a string's end are 0."""
@@ -249,22 +207,14 @@ class Quad(ctypes.Structure):
 @_shared(
     "ColumnCode",
     quad=("Quad", 2 * PIECES),
-    # integers: the least; strings: the least length
-    base="u64",
-    # the greatest above it
-    range="u64",
-    # codes are below it; where nulls are kept 0 stands for null
-    all="u64",
-    # of the word: what the columns behind this one have together
-    scale="u64",
-    # bits of the last piece, of strings of one length
-    tail="u64",
-    # that the longest string has
-    pieces="u32",
-    # a bit for each piece that is always the same
-    constant="u32",
-    # of the codes
-    nullable="u32",
+    base="u64",  # integers: the least; strings: the least length
+    range="u64",  # the greatest above it
+    all="u64",  # codes are below it; where nulls are kept 0 stands for null
+    scale="u64",  # of the word: what the columns behind this one have together
+    tail="u64",  # bits of the last piece, of strings of one length
+    pieces="u32",  # that the longest string has
+    constant="u32",  # a bit for each piece that is always the same
+    nullable="u32",  # of the codes
     unused="u32",
 )
 class ColumnCode(ctypes.Structure):
@@ -292,16 +242,11 @@ class Codes(ctypes.Structure):
 
 @_shared(
     "Texts",
-    # one more than groups
-    offsets="void*",
-    # at 8 bytes' alignment
-    characters="u8*",
-    # null for a column without nulls
-    mask="u32*",
-    # of the tiles; null if all strings have one length
-    starts="const u64*",
-    # not 0 if offsets have 64 bits
-    large="u32",
+    offsets="void*",  # one more than groups
+    characters="u8*",  # at 8 bytes' alignment
+    mask="u32*",  # null for a column without nulls
+    starts="const u64*",  # of the tiles; null if all strings have one length
+    large="u32",  # not 0 if offsets have 64 bits
 )
 class Texts(ctypes.Structure):
     """A column of strings that is written from codes (kernels/output/coded.cuh)."""
@@ -311,8 +256,7 @@ class Texts(ctypes.Structure):
     "Index",
     at="u64*",
     slots="u32",
-    # words of a slot, an even number
-    stride="u32",
+    stride="u32",  # words of a slot, an even number
 )
 class Index(ctypes.Structure):
     """Keys of the groups, with which rows are compared (kernels/key/verify.cuh)."""
@@ -322,20 +266,13 @@ class Index(ctypes.Structure):
     "Dictionary",
     # of each slot: the representative's row, 32 bits of the hash; EMPTY if it is free
     words="u64*",
-    # of each slot `stride` words: the string's length, its bytes
-    copies="u64*",
-    # of each row: its slot
-    codes="u32*",
-    # of rows: whether they belong to a group; null if all do
-    mask="u32*",
-    # not 0: some row found no slot
-    full="u32*",
-    # whole buckets
-    slots="u32",
-    # an even number
-    stride="u32",
-    # strings whose copies fit a block's own memory, an even number
-    near_room="u32",
+    copies="u64*",  # of each slot `stride` words: the string's length, its bytes
+    codes="u32*",  # of each row: its slot
+    mask="u32*",  # of rows: whether they belong to a group; null if all do
+    full="u32*",  # not 0: some row found no slot
+    slots="u32",  # whole buckets
+    stride="u32",  # an even number
+    near_room="u32",  # strings whose copies fit a block's own memory, an even number
 )
 class DictionaryStruct(ctypes.Structure):
     """Distinct strings (kernels/key/dictionary.cuh)."""
@@ -346,14 +283,10 @@ class DictionaryStruct(ctypes.Structure):
 
 @_shared(
     "Window",
-    # the least unmixed word
-    base="u64",
-    # an even number
-    keys="u32",
-    # of a key's distance to its slot
-    shift="u32",
-    # a bit for each key, where the states are in global memory
-    present="u32*",
+    base="u64",  # the least unmixed word
+    keys="u32",  # an even number
+    shift="u32",  # of a key's distance to its slot
+    present="u32*",  # a bit for each key, where the states are in global memory
 )
 class Window(ctypes.Structure):
     """Keys that have slots of their own (kernels/direct/direct.cuh)."""
@@ -362,12 +295,9 @@ class Window(ctypes.Structure):
 @_shared(
     "Words",
     data="void*",
-    # of narrow words and of slots: what they are counted from
-    base="u64",
-    # of slots: 2**64 over the number of partitions, rounded up
-    inverse="u64",
-    # of slots: how many keys there are from `base` on
-    keys="u32",
+    base="u64",  # of narrow words and of slots: what they are counted from
+    inverse="u64",  # of slots: 2**64 over the number of partitions, rounded up
+    keys="u32",  # of slots: how many keys there are from `base` on
 )
 class Words(ctypes.Structure):
     """Where the keys of all partitions lie, and how they are read (kernels/pgb_tr/words.cuh)."""
@@ -376,21 +306,16 @@ class Words(ctypes.Structure):
 @_shared(
     "Partitions",
     words="Words",
-    # of the rows in the input, where a state asks for them
-    numbers="u32*",
-    # of each row: one bit for each masked input
-    validity="void*",
-    # of each partition, those included that found it full
-    rows="u32*",
-    # the next partition to aggregate
-    ticket="u32*",
+    numbers="u32*",  # of the rows in the input, where a state asks for them
+    validity="void*",  # of each row: one bit for each masked input
+    rows="u32*",  # of each partition, those included that found it full
+    ticket="u32*",  # the next partition to aggregate
     # where each partition begins, and where the last one ends (room.cuh); null: each has room for
     # `capacity` rows
     begins="const u32*",
     count="u32",
     capacity="u32",
-    # rows that any partition has room for
-    most="u32",
+    most="u32",  # rows that any partition has room for
 )
 class Partitions(ctypes.Structure):
     """Partitioned rows (kernels/pgb_tr/partitions.cuh)."""
@@ -398,14 +323,11 @@ class Partitions(ctypes.Structure):
 
 @_shared(
     "HotKeys",
-    # the hottest first
-    words=("u64", HOT_AT_MOST),
+    words=("u64", HOT_AT_MOST),  # the hottest first
     count="u32",
     buckets="u32",
-    # of the states of the hottest: a power of two, a warp's lanes at most
-    replicas="u32",
-    # whether the extra keys go with them
-    extras="u32",
+    replicas="u32",  # of the states of the hottest: a power of two, a warp's lanes at most
+    extras="u32",  # whether the extra keys go with them
 )
 class HotKeys(ctypes.Structure):
     """Keys that are kept out of partitions (kernels/pgb_tr/hot.cuh)."""
@@ -413,24 +335,16 @@ class HotKeys(ctypes.Structure):
 
 @_shared(
     "Round",
-    # without a place: `capacity` of them for each warp of the grid
-    rows="u32*",
-    # of each warp: how many rows it has
-    left="u32*",
-    # slots that no key held when the round began
-    free="u32*",
-    # free slots; those beyond `room` are not listed
-    found="u32*",
-    # rows that the round leaves without a place
-    lost="u32*",
-    # rows that the round before left
-    waiting="const u32*",
+    rows="u32*",  # without a place: `capacity` of them for each warp of the grid
+    left="u32*",  # of each warp: how many rows it has
+    free="u32*",  # slots that no key held when the round began
+    found="u32*",  # free slots; those beyond `room` are not listed
+    lost="u32*",  # rows that the round leaves without a place
+    waiting="const u32*",  # rows that the round before left
     capacity="u32",
     room="u32",
-    # each round has a hash of its own
-    number="u32",
-    # that a row may look at
-    places="u32",
+    number="u32",  # each round has a hash of its own
+    places="u32",  # that a row may look at
 )
 class Round(ctypes.Structure):
     """A round of places for rows (kernels/sp_ega/sp_ega.cuh)."""
@@ -442,12 +356,9 @@ class Round(ctypes.Structure):
     words_to="void*",
     moved="const void*",
     moved_to="void*",
-    # of each digit's rows in the output
-    starts="const u32*",
-    # by each tile of each digit, zero before
-    told="u32*",
-    # the next tile, zero before
-    ticket="u32*",
+    starts="const u32*",  # of each digit's rows in the output
+    told="u32*",  # by each tile of each digit, zero before
+    ticket="u32*",  # the next tile, zero before
     rows="u32",
     shift="u32",
 )
@@ -457,10 +368,8 @@ class Pass(ctypes.Structure):
 
 @_shared(
     "Runs",
-    # of each warp's rows: groups that begin there, then those that began before
-    heads="u32*",
-    # rows that may belong to a group that has ended
-    falls="u32*",
+    heads="u32*",  # of each warp's rows: groups that begin there, then those that began before
+    falls="u32*",  # rows that may belong to a group that has ended
 )
 class Runs(ctypes.Structure):
     """Runs of equal keys (kernels/sgb/runs.cuh)."""
@@ -475,12 +384,10 @@ class Range(ctypes.Structure):
 @_shared(
     "Chunk",
     values="Column",
-    # the number of each row's group, -1 for none
-    codes="const i32*",
+    codes="const i32*",  # the number of each row's group, -1 for none
     rows="u32",
     groups="u32",
-    # whether NaN is no value
-    skips_nan="u32",
+    skips_nan="u32",  # whether NaN is no value
 )
 class Chunk(ctypes.Structure):
     """Rows whose groups are numbered; a selection may take several chunks in turn."""
@@ -488,8 +395,7 @@ class Chunk(ctypes.Structure):
 
 @_shared(
     "Inside",
-    # null to count only
-    words="void*",
+    words="void*",  # null to count only
     of_row="u32*",
     rows="u32*",
     room="u32",

@@ -62,10 +62,10 @@ class KeyPart(NamedTuple):
         """Whether rows may have no value: a NaN key is a null one."""
         return self.masked or self.ctype in ("f32", "f64")
 
-
-def integral(key: KeyPart) -> bool:
-    """Whether the values are integers of up to 64 bits."""
-    return key.ctype[0] in "iu" and key.ctype != "i128" and not key.string
+    @property
+    def is_integral(self) -> bool:
+        """Whether the values are integers of up to 64 bits."""
+        return self.ctype[0] in "iu" and self.ctype != "i128" and not self.string
 
 
 class ValuePart(NamedTuple):

@@ -233,8 +233,8 @@ def headers() -> dict[str, bytes]:
     """
     paths = sorted(KERNELS.rglob("*.cuh"))
     files = {path.relative_to(KERNELS).as_posix(): path.read_bytes() for path in paths}
-    made = {"constants.cuh": constants(), "structs.cuh": structs.header()}
-    return {name: text.encode() for name, text in made.items()} | files
+    generated = {"constants.cuh": constants(), "structs.cuh": structs.header()}
+    return {name: text.encode() for name, text in generated.items()} | files
 
 
 @cache
@@ -313,5 +313,5 @@ def supported_architectures() -> list[str]:
 
 def _key(unit: TranslationUnit, architecture: str) -> str:
     parts = (*unit.kernels, *unit.kernels.values(), *_OPTIONS, architecture, compiler_version())
-    whole = "\0".join((unit.source, sources_hash(), *parts))
-    return hashlib.sha256(whole.encode()).hexdigest()[:40]
+    text = "\0".join((unit.source, sources_hash(), *parts))
+    return hashlib.sha256(text.encode()).hexdigest()[:40]

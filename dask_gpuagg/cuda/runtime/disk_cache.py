@@ -47,20 +47,20 @@ def directories() -> tuple[Path, ...]:
     One that does not exist is among them: it is made when something is written. Each of the others
     is named by a warning, once in a process.
     """
-    found = []
+    trusted = []
     for shown, path, reason in _named():
         reason = reason or (_refusal(path) if path is not None else None)
         if reason is not None:
             _warn(f"the kernel cache {shown} is not used: {reason}")
         elif path is not None:
-            found.append(path)
-    return tuple(found)
+            trusted.append(path)
+    return tuple(trusted)
 
 
 def cache_directory() -> Path | None:
     """Where is written: the first directory that can be, or else the first; None without any."""
-    found = directories()
-    return next((d for d in found if _may_write(d)), found[0] if found else None)
+    trusted = directories()
+    return next((d for d in trusted if _may_write(d)), trusted[0] if trusted else None)
 
 
 def read(name: str) -> bytes | None:
@@ -80,8 +80,8 @@ def write(name: str, content: bytes) -> None:
     refused = []
     for directory in directories():
         try:
-            whole = content + hashlib.sha256(content).digest()
-            write_whole(directory / f"{name}{SUFFIX}", whole)
+            entry = content + hashlib.sha256(content).digest()
+            write_whole(directory / f"{name}{SUFFIX}", entry)
         except OSError as error:
             # the error's own text may name the temporary file, which differs each time
             refused.append(f"{directory} cannot be written ({_text_of(error)})")

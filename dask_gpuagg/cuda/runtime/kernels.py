@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cuda.query.instantiations import UNITS, TranslationUnit, unit_of
+from dask_gpuagg.cuda.query.instantiations import CORE, UNITS, TranslationUnit, unit_of
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime import background
 from dask_gpuagg.cuda.runtime.background import KernelsCompiling
@@ -39,6 +39,19 @@ class Source(Protocol):
     def source(self, *units: str) -> TranslationUnit:
         """The translation unit of some of them."""
         ...
+
+
+class OneUnit:
+    """A source of one translation unit, which serves all queries."""
+
+    units = (CORE,)
+
+    def __init__(self, unit: TranslationUnit) -> None:
+        self._unit = unit
+
+    def source(self, *units: str) -> TranslationUnit:
+        """All of it."""
+        return self._unit
 
 
 class _Library(NamedTuple):
@@ -106,12 +119,12 @@ class Kernels:
         if begun is not None:  # it ended by another error than the compiler's: the call meets it
             return True
         try:
-            found = kept(self._query.source(unit), self._device.architecture)
+            compiled = kept(self._query.source(unit), self._device.architecture)
         except KernelsUnavailable as error:
             self._failures[unit] = str(error)
             return True
-        if found is not None:
-            self._compiled[unit] = found
+        if compiled is not None:
+            self._compiled[unit] = compiled
             return True
         self._begun[unit] = background.submit(partial(self._compile, unit))
         return False

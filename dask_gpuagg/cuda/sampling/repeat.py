@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cuda.call.call import Call, Run
+from dask_gpuagg.cuda.call import Call, Run
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned
 from dask_gpuagg.cuda.choice.partitions import NARROW
 from dask_gpuagg.cuda.choice.summary import SEGMENTS, KeySummary

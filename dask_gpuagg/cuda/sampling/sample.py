@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dask_gpuagg.cuda.call.call import Call
+from dask_gpuagg.cuda.call import Call
 from dask_gpuagg.cuda.choice import summary as cardinality
 from dask_gpuagg.cuda.choice import tables
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned, Sgb

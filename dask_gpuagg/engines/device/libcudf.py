@@ -24,7 +24,7 @@ from pylibcudf.types import (
 )
 
 from dask_gpuagg import exact_sums
-from dask_gpuagg.cuda.call.call import Run
+from dask_gpuagg.cuda.call import Run
 from dask_gpuagg.cuda.choice.decision import Decision
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import EXACT_BINS, KernelOutput, KernelState

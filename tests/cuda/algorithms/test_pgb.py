@@ -334,8 +334,8 @@ def test_columns_are_written_at_once_only_where_groups_are_final() -> None:
         states=(*bare.states, KernelState("IntegerSum", (1,))),
         outputs=(KernelOutput("Mean", (0, 1), "f64"),),
     )
-    assert of_two.folds
-    assert not of_two.folds_outputs
+    assert of_two.can_fold
+    assert not of_two.can_fold_outputs
     hashed = KeySummary(4_000_000, 4_000_000, 0.0, 0.0)
     for estimate in (dense(4_000_000), hashed):
         decision = choose.decide(bare, 10**8, estimate, H200, "pgb")
@@ -532,7 +532,7 @@ def test_states_of_several_columns_are_not_folded() -> None:
         inputs=(ValuePart("f64", False),) * 3,
         states=(KernelState("MergedMoments", (0, 1, 2)),),
     )
-    assert not merged.folds
+    assert not merged.can_fold
     assert not {"fold", "fold_narrow"} & set(merged.units)
     assert {"fold", "fold_narrow"} < set(MINIMA.units)
     made = choose.decide(merged, 10**8, even_keys(1 << 24), H200, "pgb_fold")
@@ -554,9 +554,9 @@ MANY = replace(
 def test_what_partitions_hold() -> None:
     assert [i for i, _ in MANY.copied] == list(range(6))
     assert MANY.values == 6
-    assert not MANY.numbered
+    assert not MANY.has_row_numbers
     assert MANY.by_number.copied == ()
-    assert MANY.by_number.numbered
+    assert MANY.by_number.has_row_numbers
     # words and numbers are staged in the same buffer, a column at a time
     assert MANY.widest == MANY.by_number.widest == 8
     assert (WIDE.widest, WIDE.by_number.widest) == (16, 8)

@@ -29,7 +29,7 @@ def test_a_failed_table_is_released_before_the_larger_one(monkeypatch: pytest.Mo
     def collect_early(of: Any) -> Counters:
         held.append("order")
         of.early = ["columns"]
-        return Counters(homeless=1 if len(seen) == 1 else 0, groups=900)
+        return Counters(unplaced=1 if len(seen) == 1 else 0, groups=900)
 
     monkeypatch.setattr(tables, "table_of", table_of)
     monkeypatch.setattr(tables, "collect_early", collect_early)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda.query.forms import BY_ROW, HASHED, PACKED, WIDE
+from dask_gpuagg.cuda.query.forms import BY_ROW, FORMS, HASHED, PACKED, WIDE, Form
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import (
     STATE_BYTES,
@@ -91,7 +91,7 @@ def test_nan_keys_are_null() -> None:
 def test_slots_are_the_sum_of_their_states(name: str) -> None:
     """The compiler asserts the same of the policies (see ``test_compiler.py``)."""
     fixed, replica = 8, 0
-    for state in TABLE[name].kept:
+    for state in TABLE[name].all_states:
         if state.policy in ("Min", "Max"):
             assert state.ctype is not None
             # 32-bit atomics are the narrowest
@@ -180,3 +180,11 @@ def test_queries_that_are_equal_have_one_hash_in_every_process() -> None:
     assert "_hash" not in vars(there)
     assert "form" not in vars(there)
     assert (there, hash(there)) == (query, hash(query))
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=str)
+def test_a_form_stays_one_object_in_every_process(form: Form) -> None:
+    query = replace(by(*[KeyPart("i64", False)] * 2), chosen=form)
+    there = pickle.loads(pickle.dumps(query))
+    assert there == query
+    assert there.form is form

@@ -10,8 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from dask_gpuagg.cuda.algorithms import select, sgb
-from dask_gpuagg.cuda.query.instantiations import UNITS, TranslationUnit, unit_of
+from dask_gpuagg.cuda.query.instantiations import (
+    UNITS,
+    TranslationUnit,
+    selecting,
+    sorting,
+    unit_of,
+)
 from dask_gpuagg.cuda.query.types import STATE_BYTES, TYPE_BYTES
 from dask_gpuagg.cuda.runtime import compiler
 from dask_gpuagg.cuda.runtime.compiler import (
@@ -101,7 +106,7 @@ def test_portable_specialisations_have_every_unit() -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_sorting_compiles(architecture: str) -> None:
-    unit = sgb.Sorting().source()
+    unit = sorting()
     compiled(unit, architecture)
     of_types = {f"{k}_{t}" for k in ("words", "quantiles") for t in ORDERED}
     of_words = {f"{k}_{w}" for k in ("count_digits", "count_distinct") for w in (4, 8)}
@@ -119,13 +124,13 @@ def test_sorting_compiles(architecture: str) -> None:
     ],
 )
 def test_selecting_compiles(ctype: str, ticks: bool, architecture: str) -> None:
-    unit = select.Selecting(ctype, ticks).source()
+    unit = selecting(ctype, ticks)
     assert len(unit.kernels) == 16
     compiled(unit, architecture)
 
 
 def test_every_kernel_is_instantiated() -> None:
-    units = [*UNITS.values(), sgb.Sorting().source(), select.Selecting("f64").source()]
+    units = [*UNITS.values(), sorting(), selecting("f64")]
     named = {e.partition("<")[0] for unit in units for e in unit.kernels.values()}
     kernel = re.compile(r"__global__ void __launch_bounds__\([^)]*\)\s+(\w+)\(")
     texts = [text.decode() for text in headers().values()]
@@ -139,7 +144,7 @@ OUTPUTS = ("outputs.cuh", "exact_total.cuh")
 
 def test_specialisations_have_every_type_and_policy() -> None:
     """A type or a policy that no specialisation has would be compiled by no test."""
-    states = {s.policy for q in TABLE.values() for s in q.kept}
+    states = {s.policy for q in TABLE.values() for s in q.all_states}
     text = (KERNELS / "aggregate" / "states.cuh").read_text()
     policies = set(re.findall(r"struct (\w+) : (?:Replicated|OneCopy)<", text))
     policies |= set(re.findall(r"using (\w+) = MomentsOf<", text)) | {"WideSum"}

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda.call.call import Run
+from dask_gpuagg.cuda.call import Run
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.decision import (
     Decision,

@@ -185,7 +185,7 @@ def test_key_columns_without_nulls_have_no_mask(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of several keys of which one has some."""
-    from dask_gpuagg.cuda.call.call import Made
+    from dask_gpuagg.cuda.call import Made
 
     keys = [column("k", "i64", nulls=True), column("l", "i64"), column("m", "f64")]
     made = SimpleNamespace(gathered=False, keys=[Made("data", "mask", None)] * 3)

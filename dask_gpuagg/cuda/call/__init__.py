@@ -1,1 +1,0 @@
-"""One call's arguments and memory."""
