@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from dask._task_spec import Task
+from dask._task_spec import Task, TaskRef
 from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr._expr import Blockwise, Expr
 from dask.dataframe.dask_expr.io import IO, FromGraph, FromPandas
@@ -226,6 +226,13 @@ class Sent:
 
 def _same(sent: Sent) -> Sent:
     return sent
+
+
+def chunk_task(key: Any, run: Any, chunks: Chunks | Sent, index: int, **given: Any) -> Task:
+    """The task of one chunk; without inputs from other tasks it is marked as a data producer."""
+    parts, outer = chunks.parts(index)
+    refs, readers = map(TaskRef, outer), chunks.readers
+    return Task(key, run, parts, outer, *refs, readers=readers, _data_producer=not outer, **given)
 
 
 def _add_tasks(

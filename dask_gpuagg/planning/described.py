@@ -10,20 +10,8 @@ from dask._expr import Expr
 from dask.dataframe.dask_expr._repartition import Repartition
 
 from dask_gpuagg.plan import Plan, StateUse
-from dask_gpuagg.planning.chunk_nodes import GroupByChunkDirect, GroupByChunkExchange, GroupByChunks
 from dask_gpuagg.planning.merge_size import size_of
-from dask_gpuagg.planning.narrowing import GroupByNarrowed
-from dask_gpuagg.planning.nodes import (
-    GroupByDirect,
-    GroupByDivide,
-    GroupByExchange,
-    GroupByGather,
-    GroupByMerge,
-    GroupByPartial,
-    GroupByPieces,
-    GroupByTree,
-    cuts_first,
-)
+from dask_gpuagg.planning.nodes import GroupByNode
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.route import Route, Routing
 from dask_gpuagg.planning.samples import rows_of
@@ -102,48 +90,37 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
     Physical
     """
     nodes = list(_nodes(planned, query))
-    kinds = {type(node): node for node in nodes}
-    chunks = next((node.chunks for node in nodes if "chunks" in node._parameters), None)
+    ours = [node for node in nodes if isinstance(node, GroupByNode)]
+    ((merge, route),) = ((node, node.route) for node in ours if node.route is not None)
+    chunks = next((node.chunks for node in ours if "chunks" in node._parameters), None)
     partitions = partials = int(query.frame.npartitions)
     if chunks is not None:
         # of files, which Dask would read several of as one partition, the tasks read each
         partitions, partials = sum(map(len, chunks.buckets)), len(chunks)
-    exchange = next((n for n in nodes if isinstance(n, _EXCHANGES)), None)
-    route, pieces, reason = Route.ALIGNED, 0, ""
-    if kinds.keys() & {GroupByDirect, GroupByChunkDirect}:
-        route, partials = Route.DIRECT, 0
-    elif exchange is not None:
-        route = Route.EXCHANGE
-        pieces = exchange.buckets if isinstance(exchange, GroupByPieces) else exchange.outputs
-    elif GroupByNarrowed in kinds:
-        # neither rows nor partials of the usual tables travel
-        route, partials = Route.NARROWED, 0
-        reason = kinds[GroupByNarrowed].decision.reason
-    elif GroupByTree in kinds:
-        route = Route.TREE
+    if route in (Route.DIRECT, Route.NARROWED):
+        partials = 0  # neither rows nor partials of the usual tables travel
     tasks: dict[str, int] = {}
     for node in reversed(nodes):
-        for step, number in _tasks(node):
+        for step, number in _steps_of(node).items():
             tasks[step] = tasks.get(step, 0) + number
     rows = rows_of(query.frame)
     return Physical(
         route,
         partitions,
         partials,
-        pieces,
+        merge.npartitions if route is Route.EXCHANGE else 0,
         int(planned.npartitions),
-        tuple((step, number) for step, number in tasks.items() if number),
+        tuple(tasks.items()),
         "" if chunks is None else str(chunks),
         0 if chunks is None else chunks.workers,
         rows,
         _bytes(query.plan, partials, decision.groups, rows) if partials else None,
-        reason,
+        merge.decision.reason,
     )
 
 
 # Bins of an exact sum, of values that differ by a factor of a million.
 _BINS = 3
-_EXCHANGES = (GroupByExchange, GroupByChunkExchange, GroupByPieces)
 
 
 def _nodes(planned: Expr, query: GroupByQuery) -> Iterator[Any]:
@@ -158,46 +135,12 @@ def _nodes(planned: Expr, query: GroupByQuery) -> Iterator[Any]:
             stack += node.dependencies()
 
 
-def _tasks(node: Any) -> list[tuple[str, int]]:
-    """The steps of a node, and the number of their tasks."""
-    match node:
-        case GroupByPartial():
-            return [("partial", node.npartitions)]
-        case GroupByChunks():
-            return [("chunk", len(node.chunks))]
-        case GroupByDirect():
-            return [("direct", 1)]
-        case GroupByChunkDirect():
-            return [("direct", 1), ("divide", node.outputs if node.outputs > 1 else 0)]
-        case GroupByTree():
-            return [("combine", len(node._layer()) - 1), ("finalize", 1)]
-        case GroupByExchange():
-            parts = node.frame.npartitions
-            moved = parts * node.outputs + parts * cuts_first(node._meta)
-            return [("exchange", parts + moved), ("finalize", node.outputs)]
-        case GroupByChunkExchange():
-            parts = len(node.chunks)
-            return [
-                ("chunk", parts),
-                ("exchange", parts * node.outputs + parts * cuts_first(node.promised.sent)),
-                ("finalize", node.outputs),
-            ]
-        case GroupByNarrowed():
-            parts = len(node.chunks)
-            each = [(step, parts) for step in ("sample", "count", "recount")]
-            return [*each, ("aim", 1), ("widen", 1), ("finalize", 1)]
-        case GroupByPieces():
-            return [("exchange", node.npartitions)]
-        case GroupByMerge():
-            return [("finalize", node.npartitions)]
-        case GroupByGather():
-            return [("gather", node.outputs)]
-        case GroupByDivide():
-            return [("divide", 1 + node.outputs)]
-        case Repartition():
-            return [("gather", node.npartitions)]
-        case _:  # a shuffle of Dask's: it sends and receives
-            return [("exchange", 2 * node.npartitions)]
+def _steps_of(node: Any) -> dict[str, int]:
+    if isinstance(node, GroupByNode):
+        return node.steps()
+    if isinstance(node, Repartition):
+        return {"gather": node.npartitions}
+    return {"exchange": 2 * node.npartitions}  # a shuffle sends and receives
 
 
 def _bytes(plan: Plan, partials: int, groups: int | None, rows: int | None) -> int | None:

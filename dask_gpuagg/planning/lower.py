@@ -20,7 +20,6 @@ from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.engines.device.support import of_rows, one_pass
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.bucketing import CHUNKS_OF_A_GPU, gpus
-from dask_gpuagg.planning.chunk_nodes import GroupByChunkDirect, GroupByChunkExchange, GroupByChunks
 from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.groups import GroupEstimate, dtype_bound
 from dask_gpuagg.planning.merge_size import (
@@ -31,6 +30,8 @@ from dask_gpuagg.planning.merge_size import (
 )
 from dask_gpuagg.planning.narrowing import narrowed
 from dask_gpuagg.planning.nodes import (
+    GroupByChunkDirect,
+    GroupByChunks,
     GroupByDirect,
     GroupByDivide,
     GroupByExchange,
@@ -39,8 +40,8 @@ from dask_gpuagg.planning.nodes import (
     GroupByPartial,
     GroupByPieces,
     GroupByTree,
+    Promised,
 )
-from dask_gpuagg.planning.promised import Promised
 from dask_gpuagg.planning.query import GroupByQuery, stays_on_host
 from dask_gpuagg.planning.route import Route, Routing, decide
 from dask_gpuagg.planning.samples import estimate_groups
@@ -172,49 +173,37 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
     Expr
         With ``decision.outputs`` partitions.
     """
-    plan, outputs = query.plan, decision.outputs
-    if decision.route is Route.ALIGNED and not _must_complete_at_once(query):
-        partials = _partials(query, None)
-        return _fewer(GroupByMerge(partials, plan, query.meta, decision), outputs)
+    plan, outputs, promised = query.plan, decision.outputs, Promised(query.meta, query.plan)
+    at_once = _must_complete_at_once(query)
+    if decision.route is Route.ALIGNED and not at_once:
+        aligned = GroupByMerge(_partials(query, None), plan, promised, decision)
+        few = outputs < aligned.npartitions
+        return Repartition(aligned, new_partitions=outputs) if few else aligned
     chunks = query.chunks
     if chunks is not None and len(chunks) == 1 and query.shuffle_method is None:
-        return GroupByChunkDirect(chunks, plan, Promised(query.meta, plan), outputs, decision)
+        return GroupByChunkDirect(chunks, plan, promised, outputs, decision)
     alone = query.frame.npartitions == outputs == 1
     if alone and engine_name(query.meta) == DEVICE and (one_pass(plan) or of_rows(plan)):
-        return GroupByDirect(query.frame, plan, query.meta, decision, *query.by)
-    stays = narrowed(query, decision)
-    if stays is not None:
-        return _divided(stays, query, outputs)
-    if _must_complete_at_once(query):
-        return _divided(_tree(query, decision), query, outputs)
+        return GroupByDirect(query.frame, plan, promised, decision, *query.by)
     spread = query.frame.npartitions > 1 and (plan.rows or _spreads_pairs(query, decision))
-    if decision.route is Route.TREE and not spread:
-        return _divided(_tree(query, decision), query, outputs)
+    one: Expr | None = narrowed(query, decision)
+    if one is None and (at_once or (decision.route is Route.TREE and not spread)):
+        partials = _partials(query, chunks)
+        one = GroupByTree.build(partials, plan, promised, query.split_every, decision)
+    if one is not None:
+        return one if outputs == 1 else GroupByDivide(one, plan, promised, outputs)
     # rows of whole groups are not gathered: they are exchanged, finished, and the results gathered
     buckets = max(outputs, decision.pieces)
     if spread:
         buckets = max(buckets, _pieces_of_rows(query, decision, chunks))
     if plan.sort and outputs == 1:
-        gathered = replace(query, plan=replace(plan, gathered=True))
-        exchanged = _exchange(gathered, decision, chunks, buckets)
-        return GroupByGather(exchanged, plan, query.meta, 1)
+        unsorted = replace(query, plan=replace(plan, gathered=True))
+        exchanged = _exchange(unsorted, promised, decision, chunks, buckets)
+        return GroupByGather(exchanged, plan, promised, 1)
     # each output is of as many buckets, whose numbers are its own modulo the number of outputs
     buckets = outputs * math.ceil(buckets / outputs)
-    exchanged = _exchange(query, decision, chunks, buckets)
-    if buckets == outputs:
-        return exchanged
-    return GroupByGather(exchanged, plan, query.meta, outputs)
-
-
-def _tree(query: GroupByQuery, decision: Routing) -> Expr:
-    """All groups in one output."""
-    partials = _partials(query, query.chunks)
-    return GroupByTree.build(partials, query.plan, query.meta, query.split_every, decision)
-
-
-def _divided(whole: Expr, query: GroupByQuery, outputs: int) -> Expr:
-    """One finished output as the number of outputs that Dask announced."""
-    return GroupByDivide(whole, query.plan, query.meta, outputs) if outputs > 1 else whole
+    exchanged = _exchange(query, promised, decision, chunks, buckets)
+    return exchanged if buckets == outputs else GroupByGather(exchanged, plan, promised, outputs)
 
 
 def _must_complete_at_once(query: GroupByQuery) -> bool:
@@ -233,10 +222,6 @@ def _must_complete_at_once(query: GroupByQuery) -> bool:
     return any(dtype_bound(k.dtype) is None or not hasattr(k.dtype, "categories") for k in keys)
 
 
-def _fewer(result: Expr, outputs: int) -> Expr:
-    return Repartition(result, new_partitions=outputs) if outputs < result.npartitions else result
-
-
 def where_it_runs(query: GroupByQuery) -> str | None:
     """The engine of a query, as ``explain()`` names it."""
     engine = engine_name(query.meta)
@@ -246,10 +231,11 @@ def where_it_runs(query: GroupByQuery) -> str | None:
     return f"{engine}: {reason}" if reason else f"{DEVICE}, host partitions are streamed through it"
 
 
-def _partials(query: GroupByQuery, chunks: Chunks | None) -> Expr:
+def _partials(query: GroupByQuery, chunks: Chunks | None, pieces: int | None = None) -> Expr:
+    """Partials of partitions, or of chunks; those of chunks in pieces where that is asked for."""
     if chunks is None:
         return GroupByPartial(query.frame, query.plan, *query.by)
-    return GroupByChunks(chunks, query.plan)
+    return GroupByChunks(chunks, query.plan, pieces)
 
 
 def _spreads_pairs(query: GroupByQuery, decision: Routing) -> bool:
@@ -288,27 +274,31 @@ def _smaller(query: GroupByQuery, decision: Routing, chunks: Chunks) -> Chunks:
     return chunks.divided(expected * PIECES_OF_A_GPU // memory)
 
 
-def _exchange(query: GroupByQuery, decision: Routing, chunks: Chunks | None, buckets: int) -> Expr:
+def _exchange(
+    query: GroupByQuery,
+    promised: Promised,
+    decision: Routing,
+    chunks: Chunks | None,
+    buckets: int,
+) -> Expr:
     plan = query.plan
     method = query.shuffle_method or dask.config.get("dataframe.shuffle.method", None)
     device = engine_name(query.meta) == DEVICE
     if method is None and not device and get_default_shuffle_method() == "p2p":
         method = "p2p"
-    if method is None and chunks is not None:
-        if device:
-            chunks = _smaller(query, decision, chunks)
-        return GroupByChunkExchange(chunks, plan, Promised(query.meta, plan), buckets, decision)
-    partial = _partials(query, chunks)
     if method is None:
         # here Dask would shuffle through the disk: partials are small, and our exchange keeps
         # them in memory; p2p would take partials of the device through the host
-        return GroupByExchange(partial, plan, query.meta, buckets, decision)
+        if chunks is not None and device:
+            chunks = _smaller(query, decision, chunks)
+        partials = _partials(query, chunks, buckets)
+        return GroupByExchange(partials, plan, promised, buckets, decision)
     shuffled = Shuffle(
-        GroupByPieces(partial, plan, buckets),
+        GroupByPieces(_partials(query, chunks), plan, buckets),
         PARTITION,
         buckets,
         ignore_index=True,
         method=method,
         original_partitioning_index=[PARTITION],
     )
-    return GroupByMerge(shuffled, plan, query.meta, decision)
+    return GroupByMerge(shuffled, plan, promised, decision)

@@ -1,11 +1,9 @@
-"""Quantiles of few groups whose rows stay where they are: when, and the node; see ``narrowing``."""
+"""Quantiles of few groups whose rows stay where they are: when; see ``narrowing``."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from dask._task_spec import List, Task, TaskRef
 from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr._expr import Expr
 from dask.dataframe.dask_expr.io import FromGraph, FromPandas
@@ -14,22 +12,13 @@ from dask_gpuagg.cluster.preflight import current_client
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.narrowing import is_narrowed, rows_inside, stride_of, targets
-from dask_gpuagg.planning.chunk_nodes import OfChunks, chunk_task
 from dask_gpuagg.planning.chunking import unprojected
 from dask_gpuagg.planning.chunks import STREAMED_READERS, Chunks
-from dask_gpuagg.planning.promised import Promised
+from dask_gpuagg.planning.nodes import GroupByNarrowed, Promised
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.route import Routing
 from dask_gpuagg.planning.samples import estimate_groups, holds_data
 from dask_gpuagg.settings import settings
-from dask_gpuagg.tasks.narrowing import (
-    gpuagg_aim,
-    gpuagg_count_sides,
-    gpuagg_pick,
-    gpuagg_recount_sides,
-    gpuagg_sample_rows,
-    gpuagg_widen,
-)
 
 # Groups of fewer rows have brackets that hold much of them, and few rows are exchanged as quickly
 # between threads. Between processes a quarter of both is enough. In one process with a GPU an
@@ -50,43 +39,6 @@ _CHEAP = (
     *(E.Projection, E.Filter, E.Assign, E.Binop, E.Unaryop, E.Between, E.Isin, E.Fillna),
     *(E.RenameFrame, E.RenameSeries, E.Index, E.ToSeriesIndex, FromPandas),
 )
-
-
-class GroupByNarrowed(OfChunks):
-    """Quantiles of groups by brackets, in two passes over the chunks; one output."""
-
-    _parameters = [*OfChunks._parameters, "stride", "most"]
-    _prefix = "gpuagg_narrowed"
-
-    def _layer(self) -> dict[Any, Any]:
-        token, plan, number = self.deterministic_token, self.plan, range(len(self.chunks))
-        layer: dict[Any, Any] = self.chunks.futures()
-        # the same tasks for all passes: partitions of a frame in this process are made once
-        chunks = self.chunks.sent()
-
-        def of_chunks(step: str, run: Any, **given: Any) -> list[Any]:
-            keys = [(f"gpuagg_{step}-{token}", i) for i in number]
-            for i, key in enumerate(keys):
-                layer[key] = chunk_task(key, run, chunks, i, plan=plan, **given)
-            return keys
-
-        def of_all(step: str, run: Any, *arguments: Any) -> TaskRef:
-            key = f"gpuagg_{step}-{token}"
-            layer[key] = Task(key, run, *arguments, plan)
-            return TaskRef(key)
-
-        sampled = of_chunks("sample_rows", gpuagg_sample_rows, stride=self.stride)
-        aim = of_all("aim", gpuagg_aim, _refs(sampled), self.most)
-        counted = of_chunks("count_sides", gpuagg_count_sides, aim=aim)
-        wider = of_all("widen", gpuagg_widen, aim, _refs(counted))
-        again = of_chunks("recount_sides", gpuagg_recount_sides, wider=wider)
-        last, found = (self._name, 0), (aim, _refs(counted), wider, _refs(again))
-        layer[last] = Task(last, gpuagg_pick, *found, plan, self.promised.sent)
-        return layer
-
-
-def _refs(keys: list[Any]) -> List:
-    return List(*map(TaskRef, keys))
 
 
 def narrowed(query: GroupByQuery, decision: Routing) -> Expr | None:
@@ -137,7 +89,7 @@ def narrowed(query: GroupByQuery, decision: Routing) -> Expr | None:
     decision = replace(decision, reason=reason, groups=groups, bound=False)
     promised = Promised(query.meta, query.plan)
     most = max(MOST_INSIDE, 2 * inside / rows)
-    return GroupByNarrowed(chunks, query.plan, promised, 1, decision, stride, most)
+    return GroupByNarrowed(chunks, query.plan, promised, decision, stride, most)
 
 
 def _held(query: GroupByQuery) -> Chunks | None:

@@ -27,8 +27,7 @@ from dask_gpuagg.cache import Cache
 from dask_gpuagg.cluster.preflight import cluster_problem, current_client
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.plan import Column, Plan, StateUse
-from dask_gpuagg.planning.chunk_nodes import chunk_task
-from dask_gpuagg.planning.chunks import USER_FUNCTIONS, Chunks
+from dask_gpuagg.planning.chunks import USER_FUNCTIONS, Chunks, chunk_task
 from dask_gpuagg.planning.files import span_of_key
 from dask_gpuagg.planning.groups import GroupEstimate, from_key_samples, from_metadata, from_samples
 from dask_gpuagg.planning.merge_size import size_of

@@ -78,9 +78,14 @@ def gpuagg_direct(frame: Any, *by: Any, plan: Plan, shape: Any) -> Any:
 
 
 def gpuagg_chunk(
-    parts: Sequence[Any], keys: Sequence[Any], *values: Any, plan: Plan, readers: int
-) -> Partial:
-    """Task: several partitions to one partial.
+    parts: Sequence[Any],
+    keys: Sequence[Any],
+    *values: Any,
+    plan: Plan,
+    readers: int,
+    pieces: int | None = None,
+) -> Partial | list[Partial]:
+    """Task: several partitions to one partial, or to so many pieces of it by key hash.
 
     Parameters
     ----------
@@ -93,52 +98,23 @@ def gpuagg_chunk(
     plan : Plan
     readers : int
         How many partitions are read at a time; 0 where they are there.
+    pieces : int, optional
     """
     show_progress()
     with task(plan, "chunk") as done:
-        if not readers:
-            found = inputs_there(parts, keys, values, plan)
-            made = combined(partials_of(found, plan), plan, owned=True)
-            read(done, found, plan)
-        else:
-            with reading(parts, readers) as frames:
-                made = combined(partials_of_stream(frames, plan, done.saw), plan, owned=True)
+
+        def merged(partials: list[Partial]) -> Partial:
+            return combined(partials, plan, owned=True)
+
+        def reduced(found: list[Inputs]) -> Partial:
+            return merged(partials_of(found, plan))
+
+        made = _of_chunk(parts, keys, values, plan, readers, done, reduced, merged)
         done.groups = rows_of(made)
-        return made
-
-
-def gpuagg_chunk_split(
-    parts: Sequence[Any],
-    keys: Sequence[Any],
-    *values: Any,
-    plan: Plan,
-    readers: int,
-    outputs: int,
-) -> list[Partial]:
-    """Task: several partitions to one piece per output; see ``gpuagg_chunk``."""
-    partial = gpuagg_chunk(parts, keys, *values, plan=plan, readers=readers)
-    return gpuagg_split(partial, plan, outputs)
+    return gpuagg_split(made, plan, pieces) if pieces else made
 
 
 def gpuagg_chunk_direct(
-    parts: Sequence[Any], keys: Sequence[Any], *values: Any, plan: Plan, readers: int, meta: Any
-) -> Any:
-    """Task: all partitions to the output; see ``gpuagg_chunk``."""
-    show_progress()
-    with task(plan, "direct") as done:
-        if not readers:
-            found = inputs_there(parts, keys, values, plan)
-            made = finished_of(found, plan, meta)
-            read(done, found, plan)
-        else:
-            with reading(parts, readers) as frames:
-                partials = partials_of_stream(frames, plan, done.saw)
-                made = finalized(partials, plan, meta, owned=True)
-        done.groups = len(made)
-        return made
-
-
-def gpuagg_chunk_outputs(
     parts: Sequence[Any],
     keys: Sequence[Any],
     *values: Any,
@@ -146,10 +122,40 @@ def gpuagg_chunk_outputs(
     readers: int,
     meta: Any,
     outputs: int,
-) -> list[Any]:
-    """Task: all partitions to several outputs, by key hash; see ``gpuagg_chunk``."""
-    whole = gpuagg_chunk_direct(parts, keys, *values, plan=plan, readers=readers, meta=meta)
-    return gpuagg_divide(whole, plan, outputs)
+) -> Any:
+    """Task: all partitions to the output, or to a list of several; see ``gpuagg_chunk``."""
+    show_progress()
+    with task(plan, "direct") as done:
+
+        def merged(partials: list[Partial]) -> Any:
+            return finalized(partials, plan, meta, owned=True)
+
+        def reduced(found: list[Inputs]) -> Any:
+            return finished_of(found, plan, meta)
+
+        made = _of_chunk(parts, keys, values, plan, readers, done, reduced, merged)
+        done.groups = len(made)
+    return gpuagg_divide(made, plan, outputs) if outputs > 1 else made
+
+
+def _of_chunk(
+    parts: Sequence[Any],
+    keys: Sequence[Any],
+    values: Sequence[Any],
+    plan: Plan,
+    readers: int,
+    done: Task,
+    reduced: Callable[[list[Inputs]], Any],
+    merged: Callable[[list[Partial]], Any],
+) -> Any:
+    """A chunk's partitions, reduced at once where they are there, or merged as they are read."""
+    if readers:
+        with reading(parts, readers) as frames:
+            return merged(partials_of_stream(frames, plan, done.saw))
+    found = inputs_there(parts, keys, values, plan)
+    result = reduced(found)
+    read(done, found, plan)
+    return result
 
 
 def inputs_there(

@@ -14,7 +14,7 @@ import pytest
 
 import dask_gpuagg
 from dask_gpuagg.planning import narrowing
-from dask_gpuagg.planning.narrowing import GroupByNarrowed
+from dask_gpuagg.planning.nodes import GroupByNarrowed
 from tests.data import in_pieces
 from tests.device.failing import failing, numbers
 from tests.device.test_allocations import outcome, sorted_rows

@@ -34,8 +34,7 @@ from dask_gpuagg.planning.bucketing import (
     held_by,
     runs_of_partitions,
 )
-from dask_gpuagg.planning.chunk_nodes import GroupByChunkDirect, GroupByChunks
-from dask_gpuagg.planning.nodes import GroupByPartial
+from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupByPartial
 
 PARTITIONS = 24
 DEVICE = 1 << 20

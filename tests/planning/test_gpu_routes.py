@@ -17,7 +17,8 @@ from distributed import Client, Future
 import dask_gpuagg
 from dask_gpuagg.cluster import places
 from dask_gpuagg.engines import DEVICE, engine_name
-from dask_gpuagg.planning import lower, merge_size, promised, samples
+from dask_gpuagg.planning import lower, merge_size, samples
+from dask_gpuagg.planning import nodes as planned_nodes
 from dask_gpuagg.planning.bucketing import gpus
 from dask_gpuagg.planning.nodes import GroupByTree
 from dask_gpuagg.planning.route import Route, Routing
@@ -247,8 +248,8 @@ def test_the_tasks_of_a_tree_take_the_shape_of_the_result_along(
         def shape_of(meta: Any) -> str:
             return f"the shape of {meta.name}"
 
-    monkeypatch.setattr(promised, "engine_name", lambda _: DEVICE)
-    monkeypatch.setattr(promised, "engine_of", lambda _: Engine)
+    monkeypatch.setattr(planned_nodes, "engine_name", lambda _: DEVICE)
+    monkeypatch.setattr(planned_nodes, "engine_of", lambda _: Engine)
     query = on_all(client, frame(50)).groupby("k").v.sum()
     (tree,) = query.optimize(fuse=False).expr.find_operations(GroupByTree)
     received = pickle.loads(pickle.dumps(tree))

@@ -16,7 +16,7 @@ import pytest
 import dask_gpuagg
 from dask_gpuagg.engines.host import narrowed as brackets
 from dask_gpuagg.planning import narrowing
-from dask_gpuagg.planning.narrowing import GroupByNarrowed
+from dask_gpuagg.planning.nodes import GroupByNarrowed
 from tests.data import in_pieces
 from tests.planning.test_chunks import nodes
 

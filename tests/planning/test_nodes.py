@@ -17,7 +17,6 @@ from dask.order import order
 from dask.utils import key_split
 
 import dask_gpuagg
-from dask_gpuagg.planning import described
 from dask_gpuagg.planning import nodes as planned_nodes
 from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.nodes import (
@@ -132,7 +131,6 @@ class TestRoutes:
         expected = query.compute().sort_index()
         for on_device in (False, True):
             monkeypatch.setattr(planned_nodes, "cuts_first", lambda meta, on=on_device: on)
-            monkeypatch.setattr(described, "cuts_first", lambda meta, on=on_device: on)
             lowered = query.optimize(fuse=False)
             same(lowered.compute().sort_index(), expected)
             graph = lowered.__dask_graph__()

@@ -11,7 +11,7 @@ import pytest
 
 from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.plan import Column, Requested
-from dask_gpuagg.planning.promised import Promised
+from dask_gpuagg.planning.nodes import Promised
 
 
 def test_promised_metadata_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,8 +25,8 @@ def test_promised_metadata_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
     pd.testing.assert_series_equal(arrived.sent, meta)
     # as of a collection of cuDF: tasks get the shape, nodes above can have the metadata
     engine = SimpleNamespace(shape_of=lambda meta: ("shape", meta.name))
-    monkeypatch.setattr("dask_gpuagg.planning.promised.engine_name", lambda meta: "device")
-    monkeypatch.setattr("dask_gpuagg.planning.promised.engine_of", lambda meta: engine)
+    monkeypatch.setattr("dask_gpuagg.planning.nodes.engine_name", lambda meta: "device")
+    monkeypatch.setattr("dask_gpuagg.planning.nodes.engine_of", lambda meta: engine)
     arrived = pickle.loads(pickle.dumps(Promised(meta, plan)))
     again = pickle.loads(pickle.dumps(arrived))
     assert arrived.sent == again.sent == ("shape", "k")
