@@ -15,9 +15,8 @@ from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.activation import as_if_enabled, is_enabled
 from dask_gpuagg.picture import report
 from dask_gpuagg.plan import Plan, Unsupported
-from dask_gpuagg.planning.described import Physical, described
-from dask_gpuagg.planning.lower import where_it_runs
-from dask_gpuagg.planning.route import Routing
+from dask_gpuagg.planning.lower import Physical, described
+from dask_gpuagg.planning.query import Routing, where_it_runs
 from dask_gpuagg.profiling import last_runs
 from dask_gpuagg.reporting.events import Planned, Refused
 from dask_gpuagg.reporting.fallbacks import Reason

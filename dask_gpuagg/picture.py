@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dask_gpuagg.planning.described import Physical
-from dask_gpuagg.planning.route import Route
+from dask_gpuagg.planning.lower import Physical
+from dask_gpuagg.planning.query import Route
 from dask_gpuagg.reporting.text import escaped, html_table, page
 
 if TYPE_CHECKING:

@@ -33,8 +33,9 @@ from dask_gpuagg.frontend.partitioned_by import RELABELLING, carried
 from dask_gpuagg.frontend.patches import Hook, install_late
 from dask_gpuagg.frontend.placement import Placement, placement_of
 from dask_gpuagg.plan import Unsupported
-from dask_gpuagg.planning.lower import physical, route
+from dask_gpuagg.planning.lower import physical
 from dask_gpuagg.planning.query import GroupByQuery
+from dask_gpuagg.planning.route import route
 from dask_gpuagg.reporting.events import Planned, Refused, emit, is_dry_run
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, note_fallback
 from dask_gpuagg.settings import settings

@@ -90,14 +90,7 @@ def _asked(client: Any, of: str, keys: Sequence[Any], device: bool) -> Places:
 
 
 def held_here(nodes: Sequence[Expr], columns: Any) -> tuple[list[FromGraph], Places] | None:
-    """The nodes, if all of them are pandas partitions in this process, which its threads share.
-
-    Parameters
-    ----------
-    nodes : sequence of Expr
-    columns : DataFrame or Series
-        Metadata of the columns that are read, whose bytes are those of a place.
-    """
+    """The nodes, if all of them are pandas partitions in this process, which its threads share."""
     if current_client() is not None:
         return None
     dtypes = [columns.dtype] if columns.ndim == 1 else columns.dtypes
@@ -142,21 +135,8 @@ def buckets_of(
 ) -> tuple[tuple[int, ...], ...]:
     """Divide partitions into chunks, each of partitions that one worker holds.
 
-    Parameters
-    ----------
-    held : sequence of Place or None
-        One per partition; a partition without a place is a chunk by itself.
-    places : Places
-    in_order : bool
-        Whether a chunk may only have partitions that follow each other.
-    device : bool
-    streamed : bool
-        Whether partitions of the host are streamed through a GPU, which one task keeps busy.
-
-    Returns
-    -------
-    tuple of tuple of int
-        In the order of their first partitions.
+    A partition without a place is a chunk by itself; ``in_order``, those of a chunk follow each
+    other.
     """
     buckets: list[list[int]] = [[i] for i, place in enumerate(held) if place is None]
     of_worker: dict[str, list[int]] = {}

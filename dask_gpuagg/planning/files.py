@@ -70,17 +70,6 @@ def by_size(
 
     dask-cudf reads up to a thirty-second of a GPU's memory in one call. Several such calls at a
     time take as many times more, and few calls leave readers without work at the end.
-
-    Parameters
-    ----------
-    frame, by, inside
-        As for ``by_file``.
-
-    Returns
-    -------
-    frame, by : Expr, tuple
-    buckets : tuple of tuple of int
-        The partitions of the new input that were one before.
     """
     as_they_are = frame, tuple(by), tuple((i,) for i in range(int(frame.npartitions)))
     sources = [node for node in inside if isinstance(node, IO)]
@@ -102,13 +91,7 @@ def by_size(
 
 
 def without_labels(frame: Expr, by: Sequence[Any], inside: Sequence[Expr]) -> bool:
-    """Whether of plain columns of files only values are read, no row labels.
-
-    Parameters
-    ----------
-    frame, by, inside
-        As for ``by_file``.
-    """
+    """Whether of plain columns of files only values are read, no row labels."""
     read = [node for node in inside if isinstance(node, IO)]
     done = [node for node in inside if not isinstance(node, IO)]
     if any(isinstance(n, _WITH_LABELS) or not isinstance(n, E.Elemwise | E.Filter) for n in done):
@@ -147,27 +130,7 @@ def _bytes_of_a_file(reader: Any) -> int:
 def by_file(
     frame: Expr, by: Sequence[Any], inside: Sequence[Expr]
 ) -> tuple[Expr, tuple[Any, ...], Buckets] | None:
-    """An input that is read file by file.
-
-    Parameters
-    ----------
-    frame : Expr
-        Lowered.
-    by : sequence
-        Labels, callables, or lowered expressions.
-    inside : sequence of Expr
-        All nodes that the input and the keys are made of.
-
-    Returns
-    -------
-    frame, by : Expr, tuple
-        With a partition for each file.
-    buckets : tuple of tuple of int
-        Of these the ones that made a partition before.
-
-    ``None`` where anything but one reader of Parquet is read, and where several files are read
-    into one table, whose rows are numbered together.
-    """
+    """An input that is read file by file, and of its partitions those that were one before."""
     sources = [node for node in inside if isinstance(node, IO)]
     if len(sources) != 1:
         return None
@@ -184,20 +147,7 @@ def by_file(
 
 
 def span_of_key(frame: Expr, by: Sequence[Any]) -> int | None:
-    """How many values an integer key of Parquet files may have, by statistics of three files.
-
-    Parameters
-    ----------
-    frame : Expr
-        The input, lowered or not.
-    by : sequence
-        Labels, callables, or expressions.
-
-    Returns
-    -------
-    int or None
-        ``None`` where the key is anything but one column of a reader, or its files tell nothing.
-    """
+    """How many values an integer key of Parquet files may have, by statistics of three files."""
     while isinstance(frame, _KEEP_VALUES) or type(frame).__name__ == "NoOp":  # of dask-cudf
         frame = frame.frame
     reader = frame.operand("_expr") if isinstance(frame, FusedIO) else frame
@@ -229,17 +179,7 @@ def _span(reader: Any, label: str) -> int:
 
 
 def text_keys(frame: Expr, by: Sequence[Any], columns: Sequence[Any]) -> tuple[str, ...]:
-    """Keys of a reader that may be read as dictionaries: text that nothing else reads.
-
-    Parameters
-    ----------
-    frame : Expr
-        As ``by_file`` gives it.
-    by : sequence
-        Labels, callables, or expressions.
-    columns : sequence of labels
-        Whose values are read, row by row.
-    """
+    """Keys of a reader that may be read as dictionaries: text that nothing else reads."""
     if not isinstance(frame, ReadParquet) or frame.ndim != 2:
         return ()
     if any(callable(b) or isinstance(b, Expr) for b in by):

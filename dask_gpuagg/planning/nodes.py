@@ -33,7 +33,7 @@ from dask.dataframe.dask_expr._reductions import TreeReduce
 from dask_gpuagg.engines import HOST, engine_name, engine_of
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.chunks import Chunks, Sent, chunk_task
-from dask_gpuagg.planning.route import Route
+from dask_gpuagg.planning.query import Route
 from dask_gpuagg.tasks.key_sample import gpuagg_sample_partition
 from dask_gpuagg.tasks.narrowing import (
     gpuagg_aim,

@@ -17,11 +17,11 @@ from distributed import Client, Future
 import dask_gpuagg
 from dask_gpuagg.cluster import places
 from dask_gpuagg.engines import DEVICE, engine_name
-from dask_gpuagg.planning import lower, merge_size, samples
+from dask_gpuagg.planning import estimates, lower, route
 from dask_gpuagg.planning import nodes as planned_nodes
 from dask_gpuagg.planning.bucketing import gpus
 from dask_gpuagg.planning.nodes import GroupByTree
-from dask_gpuagg.planning.route import Route, Routing
+from dask_gpuagg.planning.query import Route, Routing
 from dask_gpuagg.tasks.key_sample import ROWS_OF_A_SAMPLE
 from tests.merging import pieces_of
 from tests.planning.test_chunks import PARTITIONS, held
@@ -51,10 +51,10 @@ def _gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     def device(data: Any) -> str | None:
         return DEVICE if engine_name(data) else None
 
-    for module in (lower, merge_size):
+    for module in (lower, route):
         monkeypatch.setattr(module, "engine_name", device)
     monkeypatch.setattr(places, "device_bytes", lambda: GPU_BYTES)
-    samples._recent.clear()
+    estimates._recent.clear()
 
 
 def frame(groups: int, rows: int = 240_000) -> pd.DataFrame:
@@ -105,7 +105,7 @@ def test_few_groups_are_merged_by_one_task_after_the_chunks(client: Client) -> N
 def test_many_groups_are_exchanged_into_a_piece_for_each_gpu(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge_size, "MOVED_TO_ONE_GPU", 1 << 16)
+    monkeypatch.setattr(route, "MOVED_TO_ONE_GPU", 1 << 16)
     pdf = frame(100_000)
     query = on_all(client, pdf).groupby("k").v.sum()
     decision = decision_of(query)
@@ -200,7 +200,7 @@ def test_rows_and_pairs_are_exchanged_though_groups_are_few(client: Client, spec
 def test_keys_that_admit_few_groups_need_no_sample(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(samples, "_made", None)
+    monkeypatch.setattr(estimates, "_made", None)
     query = on_all(client, frame(100).astype({"k": "int8"})).groupby("k").v.sum()
     assert (decision_of(query).route, decision_of(query).bound) == (Route.TREE, True)
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from dask.dataframe.utils import clear_known_categories
 
-from dask_gpuagg.planning.groups import (
+from dask_gpuagg.planning.estimates import (
     GroupEstimate,
     dtype_bound,
     from_key_samples,

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 import dask_gpuagg
 from dask_gpuagg.engines import DEVICE
 from dask_gpuagg.frontend import logical
-from dask_gpuagg.planning import merge_size as module
-from dask_gpuagg.planning.merge_size import (
+from dask_gpuagg.planning import route as module
+from dask_gpuagg.planning.estimates import size_of
+from dask_gpuagg.planning.query import GroupByQuery, Route
+from dask_gpuagg.planning.route import (
     BYTES_ON_HOST,
     MERGED_ON_HOST,
     MOVED_DIRECTLY,
@@ -21,10 +23,7 @@ from dask_gpuagg.planning.merge_size import (
     PIECES_ON_HOST,
     MergeSize,
     merge_size,
-    size_of,
 )
-from dask_gpuagg.planning.query import GroupByQuery
-from dask_gpuagg.planning.route import Route
 from tests.merging import pieces_of
 
 H200 = 150_000_000_000

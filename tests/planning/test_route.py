@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 
-from dask_gpuagg.planning.groups import GroupEstimate
-from dask_gpuagg.planning.merge_size import MergeSize
-from dask_gpuagg.planning.route import FEW_PARTITIONS, Route, Routing, decide
+from dask_gpuagg.planning.estimates import FEW_PARTITIONS, GroupEstimate
+from dask_gpuagg.planning.query import Route, Routing
+from dask_gpuagg.planning.route import MergeSize, decide
 
 # of a thousand groups of 16 bytes
 SIZE = MergeSize(row_bytes=16, most=16_000, merged=16_000)

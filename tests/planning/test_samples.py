@@ -16,11 +16,11 @@ import pytest
 import dask_gpuagg
 from dask_gpuagg.engines.host import engine
 from dask_gpuagg.frontend import logical
-from dask_gpuagg.planning import samples
+from dask_gpuagg.planning import estimates
 from dask_gpuagg.planning.chunks import STREAMED_READERS as IN_TASK
 from dask_gpuagg.planning.chunks import Chunks
-from dask_gpuagg.planning.route import FEW_PARTITIONS, Route, Routing
-from dask_gpuagg.planning.samples import _recent
+from dask_gpuagg.planning.estimates import FEW_PARTITIONS, _recent
+from dask_gpuagg.planning.query import Route, Routing
 from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy, tally
 from tests.merging import pieces_of
 
@@ -214,14 +214,14 @@ def test_samples_of_rows_with_and_without_null_keys_are_two_tasks(monkeypatch):
         asked.append(tuple(keys))
         return [dask.get(graph, key) for key in keys]
 
-    monkeypatch.setattr(samples, "_made", made)
+    monkeypatch.setattr(estimates, "_made", made)
     pdf = pd.DataFrame({"k": [1.0, 2.0, np.nan, 3.0] * 10, "v": 1.0})
     ddf = dd.from_pandas(pdf, npartitions=4, sort=False)
     found = []
     for dropna in (True, False):
         query = logical.read(ddf.groupby("k", dropna=dropna).v.sum().expr)
         chunks = Chunks(ddf.optimize(fuse=False).expr, ("k",), ((0, 1, 2, 3),), 1, inside=IN_TASK)
-        found.append(samples._sample_rows(query, chunks).groups)
+        found.append(estimates._sample_rows(query, chunks).groups)
     assert found == [3, 4]
     assert set(asked[0]).isdisjoint(asked[1])
 
@@ -316,7 +316,7 @@ class TestFailingSamples:
             def fail(*_):
                 raise error
 
-            monkeypatch.setattr("dask_gpuagg.planning.samples.from_samples", fail)
+            monkeypatch.setattr("dask_gpuagg.planning.estimates.from_samples", fail)
         else:
             partial = engine.partial
 
