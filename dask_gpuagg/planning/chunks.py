@@ -36,6 +36,7 @@ from dask_gpuagg.planning.files import Buckets, by_file, by_size, text_keys, wit
 from dask_gpuagg.reporting.text import count_text
 from dask_gpuagg.settings import settings
 from dask_gpuagg.tasks.parquet import as_read
+from dask_gpuagg.tasks.reading import gpuagg_on_chunk
 
 # The cost of users' functions is unknown: each keeps its own task, and none is run to decide.
 USER_FUNCTIONS = (E.MapPartitions, E.Apply, E.Map)
@@ -229,7 +230,8 @@ def chunk_task(key: Any, run: Any, chunks: Chunks | Sent, index: int, **given: A
     """The task of one chunk; without inputs from other tasks it is marked as a data producer."""
     parts, outer = chunks.parts(index)
     refs, readers = map(TaskRef, outer), chunks.readers
-    return Task(key, run, parts, outer, *refs, readers=readers, _data_producer=not outer, **given)
+    given = {"readers": readers, "_data_producer": not outer, **given}
+    return Task(key, gpuagg_on_chunk, run, parts, outer, *refs, **given)
 
 
 def _add_tasks(

@@ -37,8 +37,12 @@ from dask_gpuagg.planning.nodes import GroupByPartial, GroupBySampled
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.reporting.fallbacks import note_fallback
 from dask_gpuagg.settings import settings
-from dask_gpuagg.tasks.key_sample import KeySample, gpuagg_sample, gpuagg_sample_partition
-from dask_gpuagg.tasks.tasks import gpuagg_partial
+from dask_gpuagg.tasks.tasks import (
+    KeySample,
+    gpuagg_partial,
+    gpuagg_sample,
+    gpuagg_sample_partition,
+)
 
 # Dask's limit: up to this number of partitions it reduces by a tree
 FEW_PARTITIONS = 15

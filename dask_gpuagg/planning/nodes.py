@@ -34,7 +34,6 @@ from dask_gpuagg.engines import HOST, engine_name, engine_of
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.chunks import Chunks, Sent, chunk_task
 from dask_gpuagg.planning.query import Route
-from dask_gpuagg.tasks.key_sample import gpuagg_sample_partition
 from dask_gpuagg.tasks.narrowing import (
     gpuagg_aim,
     gpuagg_count_sides,
@@ -55,6 +54,7 @@ from dask_gpuagg.tasks.tasks import (
     gpuagg_merge,
     gpuagg_partial,
     gpuagg_pieces,
+    gpuagg_sample_partition,
     gpuagg_split,
     pieces_table,
 )

@@ -18,11 +18,17 @@ from dask_gpuagg.engines.device.memory import after_free, first_that_fits, out_o
 from dask_gpuagg.narrowing import is_narrowed
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.reporting.runs import task
-from dask_gpuagg.tasks.merging import combined, finalized, labelled
-from dask_gpuagg.tasks.partials import Inputs, partials_of, rows_of, runs_of, stackable
-from dask_gpuagg.tasks.reading import show_progress
-from dask_gpuagg.tasks.tasks import inputs_there, read, tried
-from dask_gpuagg.tasks.unify import united
+from dask_gpuagg.tasks.merging import combined, finalized, labelled, united
+from dask_gpuagg.tasks.partials import (
+    Inputs,
+    inputs_there,
+    partials_of,
+    rows_of,
+    runs_of,
+    stackable,
+)
+from dask_gpuagg.tasks.reading import Chunk, show_progress
+from dask_gpuagg.tasks.tasks import read, tried
 
 # What one chunk sends first: ``samples``, a list of tables; ``dtypes`` and ``rows`` of each of its
 # partitions; and whether its rows can be counted, ``ready``.
@@ -51,17 +57,10 @@ class Aim(NamedTuple):
         return promised if self.dtypes is None else retyped(promised, self.dtypes)
 
 
-def gpuagg_sample_rows(
-    parts: Sequence[Any],
-    keys: Sequence[Any],
-    *values: Any,
-    plan: Plan,
-    readers: int,
-    stride: int,
-) -> Sampled:
-    """Task: some rows of each partition; see ``gpuagg_chunk``."""
+def gpuagg_sample_rows(chunk: Chunk, plan: Plan, stride: int) -> Sampled:
+    """Task: some rows of each partition."""
     with task(plan, "sample") as done:
-        found = inputs_there(parts, keys, values, plan)
+        found = inputs_there(chunk, plan)
         first = found[0].keys[0]
         engine = narrowing_of(first)
         runs = stackable(found, plan, engine_of(first))
@@ -78,23 +77,7 @@ def gpuagg_sample_rows(
 
 
 def gpuagg_aim(sampled: Sequence[Sampled], most: float, plan: Plan) -> Aim | None:
-    """Task: the brackets of all groups from the samples of all chunks.
-
-    Parameters
-    ----------
-    sampled : sequence
-        Of all chunks.
-    most : float
-        The share of all rows that may be between brackets.
-    plan : Plan
-
-    Returns
-    -------
-    Aim or None
-        ``None`` where rows cannot be counted by brackets: values of all partitions together are
-        not plain numbers, or the kernels of a GPU cannot be compiled; and where more rows would be
-        kept, of groups that nobody expected.
-    """
+    """Task: the brackets of all groups from the samples of all chunks."""
     with task(plan, "aim") as done:
         samples = [table for of_chunk in sampled for table in of_chunk["samples"]]
         rows = sum(map(len, samples))
@@ -135,18 +118,11 @@ def _are_plain(sampled: Sequence[Sampled], plan: Plan) -> bool:
     return all(is_narrowed(retyped(plan, each)) for each in distinct)
 
 
-def gpuagg_count_sides(
-    parts: Sequence[Any],
-    keys: Sequence[Any],
-    *values: Any,
-    plan: Plan,
-    readers: int,
-    aim: Aim | None,
-) -> Narrowed:
+def gpuagg_count_sides(chunk: Chunk, plan: Plan, aim: Aim | None) -> Narrowed:
     """Task: the rows of a chunk counted by brackets, and the partial of the other outputs."""
     show_progress()
     with task(plan, "count") as done:
-        found = inputs_there(parts, keys, values, plan)
+        found = inputs_there(chunk, plan)
         read(done, found, plan)
         if aim is None:
             whole = combined(partials_of(found, plan), plan)
@@ -172,19 +148,12 @@ def gpuagg_widen(aim: Aim | None, narrowed: Sequence[Narrowed], plan: Plan) -> A
         return None if wider is None else Aim(wider, aim.dtypes)
 
 
-def gpuagg_recount_sides(
-    parts: Sequence[Any],
-    keys: Sequence[Any],
-    *values: Any,
-    plan: Plan,
-    readers: int,
-    wider: Aim | None,
-) -> list[Any]:
+def gpuagg_recount_sides(chunk: Chunk, plan: Plan, wider: Aim | None) -> list[Any]:
     """Task: the rows of a chunk counted by wider brackets, if there are any."""
     if wider is None:
         return []
     with task(plan, "recount") as done:
-        found = inputs_there(parts, keys, values, plan)
+        found = inputs_there(chunk, plan)
         counted = _counted(found, wider, plan)
         done.saw(engine_name(counted[0]["keys"]), sum(map(len, found)), _kept(counted))
         return counted

@@ -128,20 +128,7 @@ def _in_dictionaries(metadata: pq.FileMetaData, keys: Collection[str]) -> list[s
 
 
 def as_read(task: Task, text_keys: Collection[str] = ()) -> Task:
-    """The task of a reader with columns as they were read, or the task as it is.
-
-    Parameters
-    ----------
-    task : Task
-    text_keys : collection of str
-        Columns of text that may be Arrow's dictionaries in the result.
-
-    Returns
-    -------
-    Task
-        But for these, its result has the values, dtypes and labels that Dask's has; of cuDF, whose
-        files are read on streams of their own, not the labels.
-    """
+    """The task of a reader with columns as they were read, or the task as it is."""
     if task.func is operator.getitem and task.args and type(task.args[0]) is Task:
         inner = as_read(task.args[0])
         return _of(task, task.func, (inner, *task.args[1:]), task.kwargs)

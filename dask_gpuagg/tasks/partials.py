@@ -5,8 +5,10 @@ All tasks share this. They differ in how partitions and partials reach them.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, cast
 
 from dask.dataframe.groupby import _groupby_raise_unaligned, _is_aligned
@@ -14,7 +16,7 @@ from dask.dataframe.utils import is_index_like, is_series_like
 
 from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import DEVICE, column_of, engine_name, engine_of
+from dask_gpuagg.engines import DEVICE, HOST, column_of, engine_name, engine_of
 from dask_gpuagg.engines.device.memory import (
     Spilled,
     after_free,
@@ -24,12 +26,23 @@ from dask_gpuagg.engines.device.memory import (
 )
 from dask_gpuagg.engines.device.support import of_rows, one_pass
 from dask_gpuagg.plan import Plan
+from dask_gpuagg.reporting.events import Fallback, FellBack, emit
 from dask_gpuagg.states import STATES
-from dask_gpuagg.tasks.merging import bytes_of, combined, finalized, labelled
-from dask_gpuagg.tasks.streamed import goes_to_device, streamed_partials
-from dask_gpuagg.tasks.unify import DTYPES, differing
+from dask_gpuagg.streaming import stream
+from dask_gpuagg.streaming.choice import streams
+from dask_gpuagg.streaming.support import is_as_promised
+from dask_gpuagg.tasks.merging import DTYPES, bytes_of, combined, differing, finalized, labelled
+from dask_gpuagg.tasks.reading import Chunk, frame_of, this_task
 
 Partial = dict[str, Any]
+
+# Of its memory: three batches are held at a time, and what is read ahead of them.
+_SHARE_OF_A_WORKER = 16
+_NOT_PINNED = FellBack(
+    Fallback(
+        "a group-by of host partitions", "runs on the host", "the host has no pinned memory left"
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +76,15 @@ class Inputs:
 
 
 def inputs_of(frame: Any, by: Sequence[Any], plan: Plan) -> Inputs:
-    """What a plan reads of a partition.
-
-    Parameters
-    ----------
-    frame : DataFrame or Series
-    by : sequence of labels, Series, Index or callables
-        As the user gave them, per partition.
-    plan : Plan
-
-    Raises
-    ------
-    ValueError
-        When a key Series is not aligned with the frame.
-    """
+    """What a plan reads of a partition."""
     keys, columns = _columns_of(frame, by, plan)
     columns, dtypes = differing(columns, plan, engine_of(frame))
     return Inputs(keys, columns, frame.index, dtypes)
+
+
+def inputs_there(chunk: Chunk, plan: Plan) -> list[Inputs]:
+    """What a plan reads of the partitions of a chunk that are there."""
+    return [inputs_of(*frame_of(part, chunk.given), plan) for part in chunk.parts]
 
 
 def partial_of(inputs: Inputs, plan: Plan, engine: Any) -> Partial:
@@ -98,7 +103,7 @@ def runs_of(parts: Sequence[Inputs], plan: Plan) -> list[Inputs]:
 def partials_of(parts: Sequence[Inputs], plan: Plan) -> list[Partial]:
     """The partials of partitions, of which as many as possible are stacked and reduced at once."""
     if goes_to_device(parts[0].keys[0], plan):
-        return streamed_partials(iter(parts), plan, lambda part: _by_host(part, plan))
+        return _streamed(iter(parts), plan)
     engine = engine_of(parts[0].keys[0])
     made: list[Partial | Spilled[Partial]] = []
     for run in stackable(parts, plan, engine):
@@ -113,14 +118,6 @@ def partials_of_stream(
 
     Small partitions are collected and reduced together, and partials are merged when they have
     grown to twice the rows of the last merge: neither all rows nor all partials are held at once.
-
-    Parameters
-    ----------
-    frames : iterator of (frame, sequence)
-        As ``reading`` yields them.
-    plan : Plan
-    saw : callable
-        Told the engine, rows and bytes of each partition: ``Task.saw``.
     """
     made: list[Partial] = []
     waiting: list[Inputs] = []
@@ -142,7 +139,7 @@ def partials_of_stream(
     streamed = goes_to_device(first[0].keys[0], plan)
     parts = _behind(first, rest)
     if streamed:
-        return streamed_partials(parts, plan, lambda part: _by_host(part, plan))
+        return _streamed(parts, plan)
     for part in parts:
         waiting.append(part)
         del part
@@ -167,10 +164,6 @@ def _behind(first: list[Inputs], rest: Iterator[Inputs]) -> Iterator[Inputs]:
 def engine_for(data: Any, plan: Plan) -> str | None:
     """Which engine groups a frame or a column: see ``gpuagg.engine``."""
     return DEVICE if goes_to_device(data, plan) else engine_name(data)
-
-
-def _by_host(part: Inputs, plan: Plan) -> Partial:
-    return partial_of(part, plan, engine_of(part.keys[0]))
 
 
 def _rows(partial: Partial) -> int:
@@ -327,3 +320,34 @@ def _resolve(frame: Any, by: Any) -> Any:
     if frame.ndim == 2 and by in frame:
         return column_of(frame, by)
     return frame.index.get_level_values(by).to_series()
+
+
+def goes_to_device(column: Any, plan: Plan) -> bool:
+    """Whether the GPU groups partitions with such a column of pandas."""
+    return engine_name(column) == HOST and streams(plan)
+
+
+def _streamed(parts: Iterator[Inputs], plan: Plan) -> list[Partial]:
+    """The partials of host partitions from the GPU; of other dtypes than the plan's by the host."""
+    gpu = importlib.import_module("dask_gpuagg.streaming.gpu")
+    made: list[Partial] = []
+    with gpu.exclusive() as device:
+        if device is None:
+            emit(_NOT_PINNED)
+        for exact, run in groupby(parts, lambda part: _is_exact(part, plan)):
+            if exact and device is not None:
+                made += stream.partials_of(run, plan, device, _most_bytes())
+            else:
+                made += (partial_of(part, plan, engine_of(part.keys[0])) for part in run)
+    return made
+
+
+def _most_bytes() -> int | None:
+    """Of a batch, by the memory limit of the worker that this task runs on; None without one."""
+    worker, _ = this_task()
+    limit = None if worker is None else worker.memory_manager.memory_limit
+    return limit // _SHARE_OF_A_WORKER if limit else None
+
+
+def _is_exact(part: Inputs, plan: Plan) -> bool:
+    return part.dtypes is None and is_as_promised(part.keys, part.columns, plan)

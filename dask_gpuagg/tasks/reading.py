@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextvars
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from dask_gpuagg.engines.device.memory import free_cached
 from dask_gpuagg.reporting.runs import activity, rows_done
@@ -21,26 +21,42 @@ ROWS_DONE = "group-by rows"
 ACTIVITY = "group-by"
 
 
+class Chunk(NamedTuple):
+    """The partitions of one task.
+
+    Attributes
+    ----------
+    parts : sequence
+        As ``planning.chunks.Chunks.parts`` has them.
+    given : mapping
+        What is read from outside, by key.
+    readers : int
+        How many partitions are read at a time; 0 where they are there.
+    """
+
+    parts: Sequence[Any]
+    given: Mapping[Any, Any]
+    readers: int
+
+
+def gpuagg_on_chunk(
+    run: Callable[..., Any],
+    parts: Sequence[Any],
+    keys: Sequence[Any],
+    *values: Any,
+    readers: int,
+    **options: Any,
+) -> Any:
+    """Task: call a function of a chunk; ``values`` are what the keys stand for."""
+    return run(Chunk(parts, dict(zip(keys, values, strict=True)), readers), **options)
+
+
 class ChunkCancelled(RuntimeError):
     """The task was cancelled, or given to another worker, while it read its partitions."""
 
 
 def frame_of(part: tuple[Any, Any], given: Mapping[Any, Any]) -> Frame:
-    """Run the tasks of one partition.
-
-    Parameters
-    ----------
-    part : (tuple of Task, tuple)
-        One of ``Chunks.parts``.
-    given : mapping of key to object
-        What is read from outside.
-
-    Returns
-    -------
-    frame : DataFrame or Series
-    by : list
-        Labels, Series, Index or callables.
-    """
+    """Run the tasks of one partition."""
     tasks, sources = part
     results = dict(given)
     for one in tasks:
@@ -51,26 +67,7 @@ def frame_of(part: tuple[Any, Any], given: Mapping[Any, Any]) -> Frame:
 
 @contextmanager
 def reading(parts: Sequence[Any], readers: int) -> Iterator[Iterator[Frame]]:
-    """Partitions that are read by threads, in their order; by this one where one is to read.
-
-    Parameters
-    ----------
-    parts : sequence
-        As ``Chunks.parts`` has them.
-    readers : int
-        How many are read at a time, and how many at most wait to be used: with the one that is in
-        use one more is there. Of the host's tasks as many run as there are cores: another thread
-        would only take the time of theirs.
-
-    Yields
-    ------
-    iterator of (frame, list)
-
-    Raises
-    ------
-    ChunkCancelled
-        Between two partitions, where the result is not needed any more.
-    """
+    """Partitions that are read by threads, in their order; by this one where one is to read."""
     if readers == 1 or len(parts) == 1:
         yield _one_by_one(parts)
         return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,43 +15,32 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import DEVICE, engine_name, engine_of
+from dask_gpuagg.engines import DEVICE, HOST, engine_name, engine_of
 from dask_gpuagg.engines.device.memory import tried_twice
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.reporting.runs import Task, task
-from dask_gpuagg.tasks.merging import bytes_of, combined, finalized, labelled
+from dask_gpuagg.tasks.merging import DTYPES, bytes_of, combined, finalized, labelled
 from dask_gpuagg.tasks.partials import (
     Inputs,
     Partial,
     engine_for,
     finished_of,
     inputs_of,
+    inputs_there,
     partials_of,
     partials_of_stream,
     rows_of,
 )
-from dask_gpuagg.tasks.reading import frame_of, reading, show_progress
-from dask_gpuagg.tasks.unify import DTYPES
+from dask_gpuagg.tasks.reading import Chunk, reading, show_progress
 
+# Of few groups these rows have all; of millions, two samples share some dozens.
+ROWS_OF_A_SAMPLE = 1 << 15
 # columns of a table of pieces: the output a piece belongs to, the partition it comes from, bytes
 PARTITION, ORDER, PIECE = "_partitions", "order", "piece"
 
 
 def gpuagg_partial(frame: Any, *by: Any, plan: Plan) -> Partial:
-    """Task: one partition to one partial.
-
-    Parameters
-    ----------
-    frame : DataFrame or Series
-    *by : labels, Series, Index or callables
-        As the user gave them, per partition.
-    plan : Plan
-
-    Raises
-    ------
-    ValueError
-        When a key Series is not aligned with the frame.
-    """
+    """Task: one partition to one partial."""
     show_progress()
     part = inputs_of(frame, by, plan)
     with task(plan, "partial") as done:
@@ -77,93 +67,47 @@ def gpuagg_direct(frame: Any, *by: Any, plan: Plan, shape: Any) -> Any:
         return made
 
 
-def gpuagg_chunk(
-    parts: Sequence[Any],
-    keys: Sequence[Any],
-    *values: Any,
-    plan: Plan,
-    readers: int,
-    pieces: int | None = None,
-) -> Partial | list[Partial]:
-    """Task: several partitions to one partial, or to so many pieces of it by key hash.
-
-    Parameters
-    ----------
-    parts : sequence
-        As ``Chunks.parts`` has them.
-    keys : sequence of keys
-        Of what is read from outside.
-    *values
-        What they stand for.
-    plan : Plan
-    readers : int
-        How many partitions are read at a time; 0 where they are there.
-    pieces : int, optional
-    """
+def gpuagg_chunk(chunk: Chunk, plan: Plan, pieces: int | None = None) -> Partial | list[Partial]:
+    """Task: several partitions to one partial, or to so many pieces of it by key hash."""
     show_progress()
+
+    def merged(partials: list[Partial]) -> Partial:
+        return combined(partials, plan, owned=True)
+
     with task(plan, "chunk") as done:
-
-        def merged(partials: list[Partial]) -> Partial:
-            return combined(partials, plan, owned=True)
-
-        def reduced(found: list[Inputs]) -> Partial:
-            return merged(partials_of(found, plan))
-
-        made = _of_chunk(parts, keys, values, plan, readers, done, reduced, merged)
+        made = _reduced(chunk, plan, done, lambda found: merged(partials_of(found, plan)), merged)
         done.groups = rows_of(made)
     return gpuagg_split(made, plan, pieces) if pieces else made
 
 
-def gpuagg_chunk_direct(
-    parts: Sequence[Any],
-    keys: Sequence[Any],
-    *values: Any,
-    plan: Plan,
-    readers: int,
-    meta: Any,
-    outputs: int,
-) -> Any:
-    """Task: all partitions to the output, or to a list of several; see ``gpuagg_chunk``."""
+def gpuagg_chunk_direct(chunk: Chunk, plan: Plan, meta: Any, outputs: int) -> Any:
+    """Task: all partitions to the output, or to a list of several by key hash."""
     show_progress()
+
+    def merged(partials: list[Partial]) -> Any:
+        return finalized(partials, plan, meta, owned=True)
+
     with task(plan, "direct") as done:
-
-        def merged(partials: list[Partial]) -> Any:
-            return finalized(partials, plan, meta, owned=True)
-
-        def reduced(found: list[Inputs]) -> Any:
-            return finished_of(found, plan, meta)
-
-        made = _of_chunk(parts, keys, values, plan, readers, done, reduced, merged)
+        made = _reduced(chunk, plan, done, lambda found: finished_of(found, plan, meta), merged)
         done.groups = len(made)
     return gpuagg_divide(made, plan, outputs) if outputs > 1 else made
 
 
-def _of_chunk(
-    parts: Sequence[Any],
-    keys: Sequence[Any],
-    values: Sequence[Any],
+def _reduced(
+    chunk: Chunk,
     plan: Plan,
-    readers: int,
     done: Task,
-    reduced: Callable[[list[Inputs]], Any],
+    at_once: Callable[[list[Inputs]], Any],
     merged: Callable[[list[Partial]], Any],
 ) -> Any:
-    """A chunk's partitions, reduced at once where they are there, or merged as they are read."""
-    if readers:
-        with reading(parts, readers) as frames:
+    """A chunk's partitions reduced at once where they are there, or merged as they are read."""
+    if chunk.readers:
+        with reading(chunk.parts, chunk.readers) as frames:
             return merged(partials_of_stream(frames, plan, done.saw))
-    found = inputs_there(parts, keys, values, plan)
-    result = reduced(found)
+    found = inputs_there(chunk, plan)
+    result = at_once(found)
     read(done, found, plan)
     return result
-
-
-def inputs_there(
-    parts: Sequence[Any], keys: Sequence[Any], values: Sequence[Any], plan: Plan
-) -> list[Inputs]:
-    """What a plan reads of the partitions of a chunk that are there."""
-    given = dict(zip(keys, values, strict=True))
-    return [inputs_of(*frame_of(part, given), plan) for part in parts]
 
 
 def gpuagg_combine(partials: Sequence[Partial], plan: Plan) -> Partial:
@@ -286,3 +230,51 @@ def _wants_categories(plan: Plan) -> bool:
 
 def _has_rows(piece: Partial) -> bool:
     return any(len(table) for name, table in piece.items() if name != DTYPES)
+
+
+@dataclass(frozen=True, slots=True)
+class KeySample:
+    """Distinct keys of some rows.
+
+    Attributes
+    ----------
+    keys : list of Series
+        In pandas, one per key column.
+    taken : int
+        Rows that were looked at and that belong to a group.
+    rows : int
+        Rows of the partition that belong to a group, by the share of them in the sample.
+    """
+
+    keys: list[pd.Series]
+    taken: int
+    rows: int
+
+
+def gpuagg_sample(chunk: Chunk, plan: Plan) -> KeySample:
+    """Task: the distinct keys of rows at equal distances of the chunk's only partition.
+
+    Of sorted rows their distance shows every long run of equal keys.
+    """
+    (inputs,) = inputs_there(chunk, plan)
+    return _sampled(inputs, plan)
+
+
+def gpuagg_sample_partition(frame: Any, *by: Any, plan: Plan) -> KeySample:
+    """Task: the distinct keys of rows of one partition; see ``gpuagg_partial``."""
+    return _sampled(inputs_of(frame, by, plan), plan)
+
+
+def _sampled(inputs: Inputs, plan: Plan) -> KeySample:
+    step = max(-(-len(inputs) // ROWS_OF_A_SAMPLE), 1)
+    columns = [_on_host(key.iloc[::step]).array for key in inputs.keys]
+    table = pd.DataFrame(dict(enumerate(columns)))
+    kept = table.dropna() if plan.dropna else table
+    distinct = kept.drop_duplicates(ignore_index=True)
+    rows = len(inputs) * len(kept) // max(len(table), 1)
+    return KeySample([distinct[i] for i in distinct], len(kept), rows)
+
+
+def _on_host(column: Any) -> pd.Series:
+    made: pd.Series = column if engine_name(column) == HOST else column.to_pandas()
+    return made

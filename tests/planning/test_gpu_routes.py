@@ -22,7 +22,7 @@ from dask_gpuagg.planning import nodes as planned_nodes
 from dask_gpuagg.planning.bucketing import gpus
 from dask_gpuagg.planning.nodes import GroupByTree
 from dask_gpuagg.planning.query import Route, Routing
-from dask_gpuagg.tasks.key_sample import ROWS_OF_A_SAMPLE
+from dask_gpuagg.tasks.tasks import ROWS_OF_A_SAMPLE
 from tests.merging import pieces_of
 from tests.planning.test_chunks import PARTITIONS, held
 

@@ -15,7 +15,7 @@ from dask_gpuagg.planning.estimates import (
     from_metadata,
     from_samples,
 )
-from dask_gpuagg.tasks.key_sample import ROWS_OF_A_SAMPLE, KeySample
+from dask_gpuagg.tasks.tasks import ROWS_OF_A_SAMPLE, KeySample
 
 
 @pytest.mark.parametrize(

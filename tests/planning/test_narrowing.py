@@ -151,7 +151,7 @@ def test_a_frame_of_this_process():
     made = {}
     for key, task in layer.items():
         if key[0].startswith(("gpuagg_sample", "gpuagg_count", "gpuagg_recount")):
-            made.setdefault(key[1], []).append(task.args[0])
+            made.setdefault(key[1], []).append(task.args[1])
     assert len(made) == PARTITIONS
     for of_chunk in made.values():
         tasks = [parts[0][0][0] for parts in of_chunk]

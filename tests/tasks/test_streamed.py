@@ -19,7 +19,7 @@ import pytest
 import dask_gpuagg
 from dask_gpuagg.streaming import choice
 from dask_gpuagg.streaming.batches import Sizes
-from dask_gpuagg.tasks import streamed
+from dask_gpuagg.tasks import partials
 from tests.comparison import assert_same
 from tests.streaming.fake import FakeDevice
 
@@ -175,7 +175,7 @@ def test_batches_are_small_beside_the_memory_of_a_worker(
     limit: int | None, device: FakeDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = SimpleNamespace(memory_manager=SimpleNamespace(memory_limit=limit))
-    monkeypatch.setattr(streamed, "this_task", lambda: (worker, "key"))
+    monkeypatch.setattr(partials, "this_task", lambda: (worker, "key"))
     whole = frame(6_000)[["k", "f"]]
     ours = dd.from_pandas(whole, npartitions=3).groupby("k", sort=True).f.sum().compute()
     assert_same(ours, whole.groupby("k").f.sum(), rtol=1e-9, atol=1e-9)

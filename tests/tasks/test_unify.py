@@ -16,7 +16,7 @@ from dask_gpuagg.decomposition import make_matrix_plan, make_plan, retyped
 from dask_gpuagg.engines.host import engine
 from dask_gpuagg.engines.host.found_dtypes import common_dtype, durations, nullable
 from dask_gpuagg.plan import Column, Plan, Requested
-from dask_gpuagg.tasks.unify import DTYPES, as_found, rescaled, sources, unify
+from dask_gpuagg.tasks.merging import DTYPES, as_found, rescaled, sources, unify
 
 DECIMAL = {p: pd.ArrowDtype(pa.decimal128(*p)) for p in ((12, 2), (14, 3), (15, 3))}
 
