@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dask._expr import Expr, _ExprSequence, optimize_until
 from dask.dataframe.dask_expr._groupby import GroupBy
 
-from dask_gpuagg.cluster.preflight import cluster_problem, protocol
+from dask_gpuagg.cluster import cluster_problem, protocol
 from dask_gpuagg.engines import DEVICE, HOST
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.activation import as_if_enabled, is_enabled

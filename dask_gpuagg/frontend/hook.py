@@ -22,7 +22,7 @@ import pandas as pd
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
 
-from dask_gpuagg.cluster.preflight import cluster_problem
+from dask_gpuagg.cluster import cluster_problem
 from dask_gpuagg.engines import DEVICE, HOST, engine_name
 from dask_gpuagg.engines.host.buckets import hashed_by_dask
 from dask_gpuagg.frontend import logical

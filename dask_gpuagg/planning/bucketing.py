@@ -15,16 +15,18 @@ from dask.dataframe.dask_expr.io import FromGraph
 from dask.system import CPU_COUNT
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cluster.places import (
+from dask_gpuagg.cluster import (
     GOOD_FOR,
     Place,
     Places,
     WorkerSize,
     ask,
+    cluster_problem,
+    current_client,
     device_bytes,
     device_memory,
+    is_checked,
 )
-from dask_gpuagg.cluster.preflight import cluster_problem, current_client, is_checked
 from dask_gpuagg.settings import settings
 
 # Chunks of the partitions that fill a GPU, at least: in addition to them the kernels' call for one

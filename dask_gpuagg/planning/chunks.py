@@ -22,7 +22,7 @@ from dask.dataframe.dask_expr.io.io import FusedIO
 from dask.dataframe.dask_expr.io.parquet import ReadParquet
 from dask.tokenize import normalize_token
 
-from dask_gpuagg.cluster.places import Places
+from dask_gpuagg.cluster import Places
 from dask_gpuagg.planning.bucketing import (
     buckets_of,
     held_by,

@@ -27,7 +27,7 @@ from dask.dataframe.dask_expr.io.io import FusedIO
 from dask.utils import get_default_shuffle_method
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cluster.preflight import cluster_problem, current_client
+from dask_gpuagg.cluster import cluster_problem, current_client
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.engines.host.grouping import group
 from dask_gpuagg.plan import Column, Plan, StateUse

@@ -15,7 +15,7 @@ from dask.dataframe.dask_expr._shuffle import Shuffle
 from dask.dataframe.dask_expr.io import FromGraph, FromPandas
 from dask.utils import get_default_shuffle_method
 
-from dask_gpuagg.cluster.preflight import current_client
+from dask_gpuagg.cluster import current_client
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.engines.device.support import of_rows, one_pass

@@ -8,7 +8,7 @@ from typing import Any
 
 from dask.dataframe.dask_expr._expr import Expr
 
-from dask_gpuagg.cluster.preflight import current_client
+from dask_gpuagg.cluster import current_client
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.chunks import Chunks, chunked

@@ -12,7 +12,7 @@ from dask.dataframe.dask_expr._merge import BroadcastJoin, HashJoinP2P, Merge
 from dask.dataframe.dask_expr._shuffle import ShuffleBase
 from dask.utils import format_bytes, get_default_shuffle_method
 
-from dask_gpuagg.cluster.preflight import protocol
+from dask_gpuagg.cluster import protocol
 from dask_gpuagg.engines import DEVICE, dtypes_of, engine_name
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.bucketing import gpus

@@ -17,7 +17,7 @@ from dask.dataframe.dask_expr._shuffle import P2PShuffle
 from distributed import Client, LocalCluster, wait
 
 import dask_gpuagg
-from dask_gpuagg.cluster.preflight import cluster_problem
+from dask_gpuagg.cluster import cluster_problem
 from dask_gpuagg.planning import lower
 from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy, tally
 from tests.cluster.conftest import ANOTHER_VERSION, WITHOUT_THE_PACKAGE, scheduler, worker

@@ -22,7 +22,7 @@ import pytest
 from distributed import Client, KilledWorker, LocalCluster, Status, futures_of, wait
 
 import dask_gpuagg
-from dask_gpuagg.cluster.preflight import cluster_problem
+from dask_gpuagg.cluster import cluster_problem
 from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks
 from dask_gpuagg.reporting.fallbacks import tally
 from tests.cluster.conftest import scheduler, worker

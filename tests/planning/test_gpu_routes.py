@@ -15,7 +15,7 @@ from dask._task_spec import convert_legacy_graph
 from distributed import Client, Future
 
 import dask_gpuagg
-from dask_gpuagg.cluster import places
+from dask_gpuagg import cluster
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.planning import estimates, lower, route
 from dask_gpuagg.planning import nodes as planned_nodes
@@ -53,7 +53,7 @@ def _gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module in (lower, route):
         monkeypatch.setattr(module, "engine_name", device)
-    monkeypatch.setattr(places, "device_bytes", lambda: GPU_BYTES)
+    monkeypatch.setattr(cluster, "device_bytes", lambda: GPU_BYTES)
     estimates._recent.clear()
 
 
@@ -221,8 +221,8 @@ def test_workers_without_a_gpu_count_for_nothing(
             raise ModuleNotFoundError("No module named 'cupy'")
         return GPU_BYTES
 
-    monkeypatch.setattr(places, "device_bytes", of_a_gpu)
-    monkeypatch.setattr(places, "_device_memory", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(cluster, "device_bytes", of_a_gpu)
+    monkeypatch.setattr(cluster, "_device_memory", weakref.WeakKeyDictionary())
     workers = len(client.scheduler_info(n_workers=-1)["workers"])
     assert gpus() == (workers - 1, GPU_BYTES)
     assert gpus() == (workers - 1, GPU_BYTES)
