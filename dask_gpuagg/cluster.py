@@ -1,4 +1,4 @@
-"""What the client asks of a cluster: whether it can run our tasks, and where its data lies.
+"""Questions to a cluster: whether it can run our tasks, and where its data lies.
 
 A worker that cannot import this package fails while it unpickles the task, shuts itself down,
 and the query hangs. So versions are compared before a planned query is sent.
@@ -133,8 +133,8 @@ def check_cluster(client: Any | None = None) -> Any:
                 scheduler = error
             problem = _verdict(scheduler, workers)
             if problem is None:
-                found = await client.run_on_scheduler(identities, callback_timeout=limit)
-                _keep(client, workers, found)
+                identified = await client.run_on_scheduler(identities, callback_timeout=limit)
+                _keep(client, workers, identified)
         except TimeoutError:
             return _no_answer()
         return problem
@@ -154,8 +154,8 @@ def _check_now(client: Any) -> str | None:
             scheduler = error
         problem = _verdict(scheduler, workers)
         if problem is None:
-            found = client.run_on_scheduler(identities, callback_timeout=limit)
-            _keep(client, workers, found)
+            identified = client.run_on_scheduler(identities, callback_timeout=limit)
+            _keep(client, workers, identified)
     except TimeoutError:
         _silent[client] = time.monotonic()
         return _no_answer()
@@ -166,20 +166,20 @@ def _no_answer() -> str:
     return f"the scheduler or a worker did not answer within {patience():g} s"
 
 
-def _keep(client: Any, workers: dict[str, Any], found: dict[str, str]) -> None:
+def _keep(client: Any, workers: dict[str, Any], identified: dict[str, str]) -> None:
     """Remember the workers that were asked, as they are named on the scheduler."""
     _silent.pop(client, None)
-    _checked[client] = frozenset(name for name, address in found.items() if address in workers)
+    _checked[client] = frozenset(name for name, address in identified.items() if address in workers)
 
 
 def _verdict(scheduler: Any, workers: dict[str, Any]) -> str | None:
     places = {"the scheduler": scheduler}
-    places |= {f"worker {address}": found for address, found in workers.items()}
-    for place, found in places.items():
-        if isinstance(found, BaseException):
-            return f"{place} cannot import dask_gpuagg: {found}"
-        if found != __version__:
-            return f"{place} has dask_gpuagg {found}, the client has {__version__}"
+    places |= {f"worker {address}": version for address, version in workers.items()}
+    for place, version in places.items():
+        if isinstance(version, BaseException):
+            return f"{place} cannot import dask_gpuagg: {version}"
+        if version != __version__:
+            return f"{place} has dask_gpuagg {version}, the client has {__version__}"
     return None
 
 
@@ -240,15 +240,15 @@ def ask(client: Any, keys: Sequence[Any], device: bool) -> Places:
     _seen[client] = time.monotonic(), frozenset(everyone)
     of_key = {key: Place(*place) for key, place in zip(keys, held, strict=True) if place}
     # without the workers that are gone
-    known = _device_memory.get(client, {})
-    memory = {name: known[name] for name in everyone if name in known}
+    remembered = _device_memory.get(client, {})
+    memory = {name: remembered[name] for name in everyone if name in remembered}
     address_of = {name: address for name, address in everyone.items() if address in running}
     new = {name: a for name, a in address_of.items() if name not in memory} if device else {}
     if new:
         asked = list(new.values())
         # workers of the host beside those of GPUs cannot import what it needs
-        found = client.run(device_bytes, workers=asked, on_error="return", callback_timeout=limit)
-        memory |= {name: _bytes_or_none(found.get(address)) for name, address in new.items()}
+        answers = client.run(device_bytes, workers=asked, on_error="return", callback_timeout=limit)
+        memory |= {name: _bytes_or_none(answers.get(address)) for name, address in new.items()}
     _device_memory[client] = memory
     of_worker = {address: memory.get(name, 0) for name, address in address_of.items()}
     sizes = {
@@ -274,7 +274,7 @@ def _bytes_or_none(answer: Any) -> int:
 
 
 def device_bytes() -> int:
-    """What ``ask`` runs on a worker with a GPU: the bytes of its memory."""
+    """Bytes of the memory of a worker's GPU; ``ask`` runs it there."""
     import cupy  # only such workers have it
     import dask_cudf  # noqa: F401  registers sizeof for cuDF, without which Dask underestimates partitions
 
@@ -284,7 +284,7 @@ def device_bytes() -> int:
 def look_up(
     keys: Sequence[Any], dask_scheduler: Any = None
 ) -> tuple[list[tuple[str, int] | None], dict[str, tuple[int, int]], dict[str, str]]:
-    """What ``ask`` runs on the scheduler: plain tuples, which cost little to send."""
+    """Answer ``ask`` on the scheduler, in plain tuples, which cost little to send."""
     running = {w.address: w for w in dask_scheduler.workers.values() if w.status.name == _RUNNING}
     held = [_held(dask_scheduler.tasks.get(key), running) for key in keys]
     sizes = {address: (w.nthreads, int(w.memory_limit or 0)) for address, w in running.items()}
@@ -350,10 +350,10 @@ def gather(ask: Callable[..., Any], *args: Any) -> Gathered:
         reason = "the client is asynchronous, or the call was made on its event loop"
         return Gathered(answers, {"the workers": reason})
     try:
-        found = client.run(ask, *args, on_error="return", callback_timeout=patience())
+        of_workers = client.run(ask, *args, on_error="return", callback_timeout=patience())
     except TimeoutError:
         return Gathered(answers, {"the workers": f"no answer within {patience():g} s"})
-    for worker, answer in found.items():
+    for worker, answer in of_workers.items():
         if isinstance(answer, BaseException):
             missing[worker] = repr(answer)
         else:

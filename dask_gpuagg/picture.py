@@ -166,5 +166,5 @@ def _middle(column: Column, i: int, height: int) -> float:
 def _links(before: Column, after: Column) -> list[tuple[int, int]]:
     if after.every:
         return [(i, j) for i in range(before.boxes) for j in range(after.boxes)]
-    most = max(before.boxes, after.boxes)
-    return [(k * before.boxes // most, k * after.boxes // most) for k in range(most)]
+    links = max(before.boxes, after.boxes)
+    return [(k * before.boxes // links, k * after.boxes // links) for k in range(links)]

@@ -22,13 +22,10 @@ from dask.dataframe.dask_expr.io.io import FusedIO
 from dask.dataframe.dask_expr.io.parquet import ReadParquet
 from dask.tokenize import normalize_token
 
-from dask_gpuagg.cluster import Places
 from dask_gpuagg.planning.bucketing import (
     buckets_of,
     held_by,
-    held_here,
-    persisted,
-    places_of,
+    located,
     runs_of_partitions,
     workers_of,
 )
@@ -43,7 +40,7 @@ USER_FUNCTIONS = (E.MapPartitions, E.Apply, E.Map)
 
 # nodes of Dask that read files, which our tasks may read ahead
 READERS = (ReadParquet, FusedIO)
-# The same where one task streams partitions through a GPU: those of a frame of this process too.
+# where one task streams partitions through a GPU, those of a frame of this process too
 STREAMED_READERS = (*READERS, FromPandas)
 
 # Readers that a task keeps busy: one does not fill a GPU with work, and more decode no faster.
@@ -90,16 +87,16 @@ class Chunks:
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         # callables by what they are: as texts they may look alike
         by = tuple(b._name if isinstance(b, Expr) else normalize_token(b) for b in self.by)
-        given = (self.buckets, self.readers, self.text_keys)
-        return ("dask_gpuagg.Chunks", self.frame._name, by, *given)
+        rest = (self.buckets, self.readers, self.text_keys)
+        return ("dask_gpuagg.Chunks", self.frame._name, by, *rest)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _same, (self.sent(),)
 
     def sent(self) -> Sent:
-        """The same as the scheduler has it, with the tasks made."""
-        made = tuple(self.parts(bucket) for bucket in range(len(self.buckets)))
-        return Sent(made, self.readers, self.__dask_tokenize__(), str(self), self.futures())
+        """These chunks with their tasks, as the scheduler has them."""
+        parts = tuple(self.parts(bucket) for bucket in range(len(self.buckets)))
+        return Sent(parts, self.readers, self.__dask_tokenize__(), str(self), self.futures())
 
     def __len__(self) -> int:
         return len(self.buckets)
@@ -130,7 +127,7 @@ class Chunks:
         return {}
 
     def divided(self, number: int) -> Chunks:
-        """The same partitions in up to ``number`` times as many tasks."""
+        """These partitions in up to ``number`` times as many tasks."""
         buckets = []
         for bucket in self.buckets:
             parts = min(number, len(bucket))
@@ -183,10 +180,10 @@ class Chunks:
                     outer[key] = None
             for task in tasks.values():
                 outer |= dict.fromkeys(d for d in task.dependencies if d not in tasks)
-            made = list(tasks.values())
+            to_run = list(tasks.values())
             if self.text_keys is not None:
-                made = [as_read(task, self.text_keys) for task in made]
-            parts.append((tuple(made), tuple(sources)))
+                to_run = [as_read(task, self.text_keys) for task in to_run]
+            parts.append((tuple(to_run), tuple(sources)))
         return tuple(parts), tuple(outer)
 
 
@@ -305,27 +302,15 @@ def chunked(
             return _of_readers(frame, by, inside, device, streamed, columns is None)
         # readers keep all cores of the host busy as it is: a task takes what it took
         return None if columns is None else _of_files(frame, by, inside, columns, apart)
-    found = _places(outside, device, read)
-    if found is None:
+    places = located(outside, device, read)
+    if places is None:
         return None
-    sources, places = found
-    held = held_by(sources, places, int(frame.npartitions))
+    held = held_by(outside, places, int(frame.npartitions))
     buckets = buckets_of(held, places, in_order, device, streamed)
     if len(buckets) == len(held):
         return None
     workers = {place.worker for place in held if place is not None}
     return Chunks(frame, tuple(by), buckets, len(workers), inside=readers)
-
-
-def _places(
-    outside: Sequence[Expr], device: bool, read: Any
-) -> tuple[list[FromGraph], Places] | None:
-    """The persisted collections that an input is made of, and where their partitions lie."""
-    sources = persisted(outside)
-    if sources is None:
-        return None if device else held_here(outside, read)
-    places = places_of(sources, device)
-    return None if places is None else (sources, places)
 
 
 def _of_readers(
@@ -346,15 +331,15 @@ def _of_readers(
         number = sum(size.device_memory > 0 for size in workers.values()) or number
     files = any(isinstance(node, READERS) for node in inside)
     readers = READERS_OF_A_TASK if files and (device or streamed) else 1
-    given = int(frame.npartitions)
-    reads: Buckets = tuple((i,) for i in range(given))
+    npartitions = int(frame.npartitions)
+    reads: Buckets = tuple((i,) for i in range(npartitions))
     if readers > 1 and not as_dask:
         frame, by, reads = by_size(frame, by, inside)
     if settings().chunk.partitions is None:
         buckets = runs_of_partitions(int(frame.npartitions), number)
     else:
         # of Dask's partitions
-        runs = runs_of_partitions(given, number)
+        runs = runs_of_partitions(npartitions, number)
         buckets = tuple(tuple(i for part in run for i in reads[part]) for run in runs)
     if len(buckets) == frame.npartitions:
         return None
@@ -375,10 +360,10 @@ def _of_files(
     Few files are taken one by one, where the partials of several would have to be joined
     (``apart``).
     """
-    found = by_file(frame, by, inside)
-    if found is None:
+    by_files = by_file(frame, by, inside)
+    if by_files is None:
         return None
-    files, keys, buckets = found
+    files, keys, buckets = by_files
     if apart and sum(map(len, buckets)) <= MOST_APART:
         buckets = tuple((i,) for bucket in buckets for i in bucket)
     texts = text_keys(files, by, columns)

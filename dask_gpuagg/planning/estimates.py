@@ -1,4 +1,4 @@
-"""What the planner learns about an input before the query runs.
+"""Estimates of the number of groups, from what is known of an input before the query runs.
 
 Metadata first: key dtypes that bound the groups, frames held in memory. Where that leaves the
 number of groups open and there are many partitions, the distinct keys of three partitions are
@@ -119,8 +119,8 @@ def from_samples(samples: Sequence[Sequence[pd.Series]], npartitions: int) -> Gr
     how = f"sampled {len(samples)} of {npartitions} partitions"
     if len(samples) == npartitions:
         return GroupEstimate(groups, False, how)
-    most = round(sum(counts) / len(counts) * npartitions)
-    return GroupEstimate(_recaptured(counts, shared, groups, most), False, how)
+    limit = round(sum(counts) / len(counts) * npartitions)
+    return GroupEstimate(_recaptured(counts, shared, groups, limit), False, how)
 
 
 def from_key_samples(samples: Sequence[KeySample], npartitions: int) -> GroupEstimate:
@@ -134,10 +134,10 @@ def from_key_samples(samples: Sequence[KeySample], npartitions: int) -> GroupEst
     """
     counts, shared, groups = _overlaps([sample.keys for sample in samples])
     of_partitions = map(_keys_of_a_partition, counts, samples)
-    most = round(sum(of_partitions) / len(counts) * npartitions)
+    limit = round(sum(of_partitions) / len(counts) * npartitions)
     how = f"sampled rows of {len(samples)} of {npartitions} partitions"
     rows = round(sum(sample.rows for sample in samples) / len(samples) * npartitions)
-    return GroupEstimate(_recaptured(counts, shared, groups, most), False, how, rows)
+    return GroupEstimate(_recaptured(counts, shared, groups, limit), False, how, rows)
 
 
 def _keys_of_a_partition(distinct: int, sample: KeySample) -> int:
@@ -148,13 +148,13 @@ def _keys_of_a_partition(distinct: int, sample: KeySample) -> int:
 
 
 def _recaptured(
-    counts: list[int], shared: dict[tuple[int, int], int], groups: int, most: int
+    counts: list[int], shared: dict[tuple[int, int], int], groups: int, limit: int
 ) -> int:
     """The most keys to which a pair of samples points, but no more than ``most``."""
     pairs = (
-        round(counts[a] * counts[b] / both) if both else most for (a, b), both in shared.items()
+        round(counts[a] * counts[b] / both) if both else limit for (a, b), both in shared.items()
     )
-    return max(min(most, max(pairs, default=0)), groups)
+    return max(min(limit, max(pairs, default=0)), groups)
 
 
 def _overlaps(
@@ -213,10 +213,10 @@ def _unfused(query: GroupByQuery) -> GroupByQuery:
 def _of_sample(
     query: GroupByQuery, chunks: Chunks | None, pairs: Sequence[int], how: str
 ) -> GroupEstimate:
-    """What a sample tells, where one is taken; ``how`` says what is known without one."""
+    """Estimate from a sample, where one is taken; ``how`` says what is known without one."""
     npartitions = query.frame.npartitions
     few = npartitions <= FEW_PARTITIONS and chunks is None
-    if few and not (npartitions > 1 and _is_here(query)):
+    if few and not (npartitions > 1 and _in_memory(query)):
         return GroupEstimate(None, False, how)
     if settings().sample == "never":
         return GroupEstimate(None, False, "gpuagg.sample is 'never'")
@@ -225,19 +225,20 @@ def _of_sample(
     # the schema is part of the identity: masked and plain arrays of equal values share a token
     kind = "rows" if few or chunks is not None else "partitions"
     plan = query.plan
-    keys = (f"dropna={plan.dropna}", *(str(k) for k in plan.keys), *map(_identity, query.by))
+    by = (b._name if isinstance(b, Expr) else repr(b) for b in query.by)
+    keys = (f"dropna={plan.dropna}", *(str(k) for k in plan.keys), *by)
     name = (kind, query.frame._name, *keys, *(repr(plan.columns[c].label) for c in pairs))
-    known = _recent.get(name)
-    if known is None:
+    estimate = _recent.get(name)
+    if estimate is None:
         # it asks the scheduler, which an estimate that is there needs not
         obstacle = _obstacle(query)
         if obstacle is not None:
             return GroupEstimate(None, False, obstacle)
         try:
             if chunks is not None:
-                known = _sample_rows(query, chunks)
+                estimate = _sample_rows(query, chunks)
             else:
-                known = _sample_rows_here(query) if few else _sample(query, pairs)
+                estimate = _sample_rows_here(query) if few else _sample(query, pairs)
         except _InputFailed as failure:
             # the query itself will raise the same error
             return GroupEstimate(None, False, f"sampling failed: {failure.__cause__!r}")
@@ -247,12 +248,8 @@ def _of_sample(
             how = "is planned without an estimate of its groups"
             note_fallback("-".join(name), what, reason, cause=error, how=how)
             return GroupEstimate(None, False, reason)
-        _recent.put(name, known)
-    return known
-
-
-def _identity(by: Any) -> str:
-    return by._name if isinstance(by, Expr) else repr(by)
+        _recent.put(name, estimate)
+    return estimate
 
 
 def rows_of(frame: Expr) -> int | None:
@@ -262,8 +259,8 @@ def rows_of(frame: Expr) -> int | None:
         isinstance(n, E.Blockwise | IO) and not isinstance(n, USER_FUNCTIONS) for n in frame.walk()
     )
     rows = list(map(_rows_held, sources))
-    known = [n for n in rows if n is not None]
-    return max(known) if plain and known and len(known) == len(rows) else None
+    numbers = [n for n in rows if n is not None]
+    return max(numbers) if plain and numbers and len(numbers) == len(rows) else None
 
 
 def _rows_held(source: Expr) -> int | None:
@@ -276,8 +273,8 @@ def _rows_held(source: Expr) -> int | None:
     return sum(map(len, data)) if data and all(hasattr(type(v), "dtypes") for v in data) else None
 
 
-def _is_here(query: GroupByQuery) -> bool:
-    """Whether rows of the input can be read in no time: this process holds it as it is grouped."""
+def _in_memory(query: GroupByQuery) -> bool:
+    """Whether the input, as it is grouped, is already in this process's memory."""
     roots = [query.frame, *(b for b in query.by if isinstance(b, Expr))]
     nodes = [node for root in roots for node in root.walk()]
     plain = all(isinstance(node, IO | Projection) for node in nodes)
@@ -329,33 +326,33 @@ def _sample(query: GroupByQuery, pairs: Sequence[int]) -> GroupEstimate:
     if frame.ndim == 2:
         columns = [c for c in frame.columns if c in labels] or list(frame.columns[:1])
         frame = Projection(frame, columns)
-    npartitions = frame.npartitions
-    wanted = [GroupByPartial(frame, _keys_only(query), *query.by)]
-    for value in values:
-        wanted.append(GroupBySampled(frame, _keys_only(query, value), *query.by, value.label))
+    sampled = [GroupBySampled(frame, _keys_only(query, v), *query.by, v.label) for v in values]
+    partials, *of_pairs = _of_three(GroupByPartial(frame, _keys_only(query), *query.by), *sampled)
+    nbytes = []
+    for value, samples in zip(values, of_pairs, strict=True):
+        pairs_of_value = from_key_samples(samples, frame.npartitions).groups or 0
+        nbytes.append(pairs_of_value * sum(size_of(c.dtype) for c in (*plan.keys, value)))
+    keys = [
+        [_on_host(partial["groups"][f"k{i}"]) for i in range(len(plan.keys))]
+        for partial in partials
+    ]
+    return replace(from_samples(keys, frame.npartitions), pair_bytes=max(nbytes, default=None))
+
+
+def _of_three(*nodes: Expr) -> list[list[Any]]:
+    """The results of each node for three of its partitions."""
     # not tuned: that would fuse the chosen partitions with their neighbours
-    chosen = [Partitions(node, _three(npartitions)) for node in wanted]
+    chosen = [Partitions(node, _three(node.npartitions)) for node in nodes]
     lowered = [node.simplify().lower_completely() for node in chosen]
     graph = {key: task for node in lowered for key, task in node.__dask_graph__().items()}
-    made = _made(graph, [key for node in lowered for key in node.__dask_keys__()])
-    taken = len(made) // len(wanted)
-    samples = [
-        [_on_host(partial["groups"][f"k{i}"]) for i in range(len(plan.keys))]
-        for partial in made[:taken]
-    ]
-    nbytes = []
-    for i, value in enumerate(values, 1):
-        counted = from_key_samples(made[i * taken : (i + 1) * taken], npartitions).groups or 0
-        nbytes.append(counted * sum(size_of(c.dtype) for c in (*plan.keys, value)))
-    return replace(from_samples(samples, npartitions), pair_bytes=max(nbytes, default=None))
+    results = _computed(graph, [key for node in lowered for key in node.__dask_keys__()])
+    taken = len(results) // len(nodes)
+    return [results[i : i + taken] for i in range(0, len(results), taken)]
 
 
 def _sample_rows_here(query: GroupByQuery) -> GroupEstimate:
-    npartitions = query.frame.npartitions
-    rows = GroupBySampled(query.frame, _keys_only(query), *query.by)
-    lowered = Partitions(rows, _three(npartitions)).simplify().lower_completely()
-    made = _made(lowered.__dask_graph__(), lowered.__dask_keys__())
-    return from_key_samples(made, npartitions)
+    (samples,) = _of_three(GroupBySampled(query.frame, _keys_only(query), *query.by))
+    return from_key_samples(samples, query.frame.npartitions)
 
 
 def _sample_rows(query: GroupByQuery, chunks: Chunks) -> GroupEstimate:
@@ -366,7 +363,7 @@ def _sample_rows(query: GroupByQuery, chunks: Chunks) -> GroupEstimate:
     graph = {key: chunk_task(key, gpuagg_sample, alone, i, plan=plan) for i, key in enumerate(keys)}
     needed = {key for task in graph.values() for key in task.dependencies}
     futures = {key: future for key, future in alone.futures().items() if key in needed}
-    return from_key_samples(_made({**graph, **futures}, keys), npartitions)
+    return from_key_samples(_computed({**graph, **futures}, keys), npartitions)
 
 
 def _three(npartitions: int) -> list[int]:
@@ -378,16 +375,16 @@ def _keys_only(query: GroupByQuery, *further: Column) -> Plan:
     return Plan((*query.plan.keys, *further), (), size, (), dropna=query.plan.dropna)
 
 
-def _made(graph: Any, keys: list[Any]) -> list[Any]:
-    """The results of tasks."""
+def _computed(graph: Any, keys: list[Any]) -> list[Any]:
+    """The results of tasks; ``_InputFailed`` where the input fails, not a task of ours."""
     get = get_scheduler() or dask.threaded.get
     try:
-        made: list[Any] = get(graph, keys)
+        results: list[Any] = get(graph, keys)
     except Exception as error:
         if _in_task_of_ours(error):
             raise
         raise _InputFailed from error
-    return made
+    return results
 
 
 def _in_task_of_ours(error: Exception) -> bool:

@@ -63,6 +63,21 @@ class SomeFiles(FusedIO):
         return task
 
 
+def _only_reader(inside: Sequence[Expr]) -> tuple[Any, Any]:
+    """The only node that reads, and its reader of single files; twice ``None`` of several."""
+    sources = [node for node in inside if isinstance(node, IO)]
+    if len(sources) != 1:
+        return None, None
+    (source,) = sources
+    return source, source.operand("_expr") if isinstance(source, FusedIO) else source
+
+
+def _numbered(joined: Sequence[Sequence[Any]]) -> Buckets:
+    """The numbers of single reads, by the partition that several of them were."""
+    ends = accumulate(map(len, joined), initial=0)
+    return tuple(tuple(range(a, b)) for a, b in pairwise(ends))
+
+
 def by_size(
     frame: Expr, by: Sequence[Any], inside: Sequence[Expr]
 ) -> tuple[Expr, tuple[Any, ...], Buckets]:
@@ -72,22 +87,18 @@ def by_size(
     time take as many times more, and few calls leave readers without work at the end.
     """
     as_they_are = frame, tuple(by), tuple((i,) for i in range(int(frame.npartitions)))
-    sources = [node for node in inside if isinstance(node, IO)]
-    if len(sources) != 1:
-        return as_they_are
-    (source,) = sources
-    reader = source.operand("_expr") if isinstance(source, FusedIO) else source
+    source, reader = _only_reader(inside)
     # the reader of pyarrow's file systems is asked for smaller partitions
     if not isinstance(reader, ReadParquetFSSpec) or reader is source:
         return as_they_are
-    most = max(BYTES_OF_A_READ // max(_bytes_of_a_file(reader), 1), 1)
-    reads = [[b[i : i + most] for i in range(0, len(b), most)] for b in source._fusion_buckets]
+    max_files = max(BYTES_OF_A_READ // max(_bytes_of_a_file(reader), 1), 1)
+    reads = [
+        [b[i : i + max_files] for i in range(0, len(b), max_files)] for b in source._fusion_buckets
+    ]
     calls = tuple(tuple(read) for of_partition in reads for read in of_partition)
     if len(calls) == len(reads):
         return as_they_are
-    ends = accumulate(map(len, reads), initial=0)
-    buckets = tuple(tuple(range(a, b)) for a, b in pairwise(ends))
-    return *_read_by(SomeFiles(reader, calls, type(source)), source, frame, by), buckets
+    return *_read_by(SomeFiles(reader, calls, type(source)), source, frame, by), _numbered(reads)
 
 
 def without_labels(frame: Expr, by: Sequence[Any], inside: Sequence[Expr]) -> bool:
@@ -131,19 +142,13 @@ def by_file(
     frame: Expr, by: Sequence[Any], inside: Sequence[Expr]
 ) -> tuple[Expr, tuple[Any, ...], Buckets] | None:
     """An input that is read file by file, and of its partitions those that were one before."""
-    sources = [node for node in inside if isinstance(node, IO)]
-    if len(sources) != 1:
-        return None
-    (source,) = sources
-    reader = source.operand("_expr") if isinstance(source, FusedIO) else source
+    source, reader = _only_reader(inside)
     # pyarrow joins what it has decoded faster than it makes frames of small files
     if not isinstance(reader, ReadParquet) or isinstance(source, FusedParquetIO):
         return None
     if reader is source:
         return frame, tuple(by), tuple((i,) for i in range(source.npartitions))
-    ends = accumulate(map(len, source._fusion_buckets), initial=0)
-    buckets = tuple(tuple(range(a, b)) for a, b in pairwise(ends))
-    return *_read_by(reader, source, frame, by), buckets
+    return *_read_by(reader, source, frame, by), _numbered(source._fusion_buckets)
 
 
 def span_of_key(frame: Expr, by: Sequence[Any]) -> int | None:
@@ -171,10 +176,10 @@ def _span(reader: Any, label: str) -> int:
         groups = [files[i].metadata.row_group(g) for g in range(files[i].metadata.num_row_groups)]
         for group in groups:
             columns = map(group.column, range(group.num_columns))
-            found = next((c.statistics for c in columns if c.path_in_schema == label), None)
-            if found is None or not found.has_min_max:
+            statistics = next((c.statistics for c in columns if c.path_in_schema == label), None)
+            if statistics is None or not statistics.has_min_max:
                 return _UNKNOWN
-            low, high = min(low, found.min), max(high, found.max)
+            low, high = min(low, statistics.min), max(high, statistics.max)
     return high - low + 1 if low <= high else _UNKNOWN
 
 

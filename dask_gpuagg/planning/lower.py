@@ -1,4 +1,4 @@
-"""From a decision to physical nodes, and what these do in numbers."""
+"""From a decision to physical nodes, and their tasks and bytes in numbers."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ from dask_gpuagg.planning.route import (
     PIECES_OF_A_GPU,
     bytes_of_a_group,
 )
+from dask_gpuagg.reporting.text import count_text
 from dask_gpuagg.settings import settings
 from dask_gpuagg.states import STATES
 from dask_gpuagg.tasks.tasks import PARTITION
@@ -241,8 +242,8 @@ def narrowed(query: GroupByQuery, decision: Routing) -> Expr | None:
     rows, groups = estimate.rows, max(estimate.groups, 1)
     between = current_client() is not None
     share = _OF_PROCESSES if between else 1
-    least = ROWS_FROM * (_OF_ONE_GPU if device and not between else share)
-    if rows < max(least, ROWS_OF_A_GROUP * share * groups):
+    min_rows = ROWS_FROM * (_OF_ONE_GPU if device and not between else share)
+    if rows < max(min_rows, ROWS_OF_A_GROUP * share * groups):
         return None
     stride = stride_of(rows, groups)
     inside = rows_inside(rows, groups, stride)
@@ -252,8 +253,8 @@ def narrowed(query: GroupByQuery, decision: Routing) -> Expr | None:
     reason = f"about {groups:,} groups of {rows:,} rows, which are not moved"
     decision = replace(decision, reason=reason, groups=groups, bound=False)
     promised = Promised(query.meta, query.plan)
-    most = max(MOST_INSIDE, 2 * inside / rows)
-    return GroupByNarrowed(chunks, query.plan, promised, decision, stride, most)
+    max_inside = max(MOST_INSIDE, 2 * inside / rows)
+    return GroupByNarrowed(chunks, query.plan, promised, decision, stride, max_inside)
 
 
 def _held(query: GroupByQuery) -> Chunks | None:
@@ -273,7 +274,7 @@ def _held(query: GroupByQuery) -> Chunks | None:
 
 @dataclass(frozen=True, slots=True)
 class Physical:
-    """What a planned group-by does.
+    """A planned group-by in numbers: its route, tasks, and bytes that travel.
 
     Attributes
     ----------
@@ -298,7 +299,7 @@ class Physical:
     nbytes : int or None
         Of all partials, roughly, where groups or rows are known.
     reason : str
-        Why this route, where it is another than that of the decision.
+        Why this route.
     """
 
     route: Route
@@ -314,21 +315,21 @@ class Physical:
     reason: str = ""
 
     def __str__(self) -> str:
-        outputs = _counted(self.outputs, "output")
+        outputs = count_text(self.outputs, "output")
         if self.route is Route.DIRECT:
             return f"none: one task makes {outputs}"
         if self.route is Route.NARROWED:
             return f"quantiles narrowed in two passes into {outputs}"
         if self.route is Route.EXCHANGE:
-            text = f"exchange of {_counted(self.partials, 'partial')} into {self.pieces:,}"
+            into = outputs
             if self.pieces != self.outputs:
-                return f"{text}, brought to {outputs}"
-            return f"{text} {'output' if self.pieces == 1 else 'outputs'}"
+                into = f"{self.pieces:,}, brought to {outputs}"
+            return f"exchange of {count_text(self.partials, 'partial')} into {into}"
         return f"{self.route.value} into {outputs}"
 
 
 def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical:
-    """What the physical nodes of a query do.
+    """Count the tasks and bytes of the physical nodes of a query.
 
     Parameters
     ----------
@@ -395,22 +396,20 @@ def _steps_of(node: Any) -> dict[str, int]:
 def _bytes(plan: Plan, partials: int, groups: int | None, rows: int | None) -> int | None:
     """Bytes of all partials: of each table those of its rows, at most as many as there are."""
     keys = sum(size_of(key.dtype) for key in plan.keys)
-    found = 0
+    nbytes = 0
     for name in plan.tables:
         if name == "groups":
-            at_most = [
-                n for n in (rows, None if groups is None else groups * partials) if n is not None
-            ]
-            if not at_most:
+            of_partials = None if groups is None else groups * partials
+            bounds = [n for n in (rows, of_partials) if n is not None]
+            if not bounds:
                 return None
-            states = () if plan.states_from_rows else plan.states
-            fields = sum(map(_fields_of, states))
-            found += min(at_most) * (keys + 8 * fields)
+            fields = 0 if plan.states_from_rows else sum(map(_fields_of, plan.states))
+            nbytes += min(bounds) * (keys + 8 * fields)
         elif rows is None:
             return None
         else:
-            found += rows * (keys + _bytes_of_row(plan, name))
-    return found
+            nbytes += rows * (keys + _bytes_of_row(plan, name))
+    return nbytes
 
 
 def _fields_of(use: StateUse) -> int:
@@ -425,7 +424,3 @@ def _bytes_of_row(plan: Plan, table: str) -> int:
         return 9  # at most: a float64 and a level
     columns = plan.rows if table == "rows" else (int(table.removeprefix("pairs")),)
     return sum(size_of(plan.columns[c].dtype) for c in columns)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

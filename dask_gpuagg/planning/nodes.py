@@ -43,10 +43,10 @@ from dask_gpuagg.tasks.narrowing import (
     gpuagg_widen,
 )
 from dask_gpuagg.tasks.tasks import (
+    gpuagg_barrier,
     gpuagg_chunk,
     gpuagg_chunk_direct,
     gpuagg_combine,
-    gpuagg_cut,
     gpuagg_direct,
     gpuagg_divide,
     gpuagg_finalize,
@@ -287,22 +287,22 @@ class GroupByExchange(GroupByNode):
     def _layer(self) -> dict[Any, Task]:
         layer: dict[Any, Task] = {}
         token, plan, outputs = self.deterministic_token, self.plan, self.outputs
-        split, piece, cut = (f"gpuagg_{step}-{token}" for step in ("split", "piece", "cut"))
+        split, piece, barrier = (f"gpuagg_{step}-{token}" for step in ("split", "piece", "barrier"))
         partials = [(self.frame._name, i) for i in range(self.frame.npartitions)]
         splits = [(split, i) for i in range(len(partials))] if self._splits else partials
         if self._splits:
             for key, partial in zip(splits, partials, strict=True):
                 layer[key] = Task(key, gpuagg_split, TaskRef(partial), plan, outputs)
-        cuts = []
+        barriers = []
         for i, key in enumerate(splits):
             pieces = [(piece, j, i) for j in range(outputs)]
             layer |= {
                 of: Task(of, operator.getitem, TaskRef(key), j) for j, of in enumerate(pieces)
             }
-            if cuts_first(self.promised.sent):
-                layer[cut, i] = Task((cut, i), gpuagg_cut, _refs(pieces))
-                cuts.append((cut, i))
-        after: dict[str, Any] = {"after": _refs(cuts)} if cuts else {}
+            if has_barrier(self.promised.sent):
+                layer[barrier, i] = Task((barrier, i), gpuagg_barrier, _refs(pieces))
+                barriers.append((barrier, i))
+        after: dict[str, Any] = {"after": _refs(barriers)} if barriers else {}
         for j in range(outputs):
             key, of = (self._name, j), _refs([(piece, j, i) for i in range(len(splits))])
             given = (of, plan, self.promised.sent, (j, outputs))
@@ -310,12 +310,12 @@ class GroupByExchange(GroupByNode):
         return layer
 
     def _steps(self) -> list[tuple[str, int]]:
-        of_a_partial = self._splits + self.outputs + cuts_first(self.promised.sent)
+        of_a_partial = self._splits + self.outputs + has_barrier(self.promised.sent)
         exchanged = self.frame.npartitions * of_a_partial
         return [("exchange", exchanged), ("finalize", self.outputs)]
 
 
-def cuts_first(meta: Any) -> bool:
+def has_barrier(meta: Any) -> bool:
     """Whether all pieces are taken out of their splits before the first output is made.
 
     A split holds the pieces of all outputs until the last is taken. On a device its memory is

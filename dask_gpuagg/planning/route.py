@@ -82,16 +82,16 @@ def merge_size(query: GroupByQuery, workers: int | None = None) -> MergeSize:
     """The sizes for a query."""
     row_bytes = bytes_of_a_group(query)
     if engine_name(query.meta) != DEVICE:
-        least, pieces = PIECES_ON_HOST
+        min_pieces, max_pieces = PIECES_ON_HOST
         merged = BYTES_ON_HOST if get_default_shuffle_method() == "p2p" else MERGED_ON_HOST
-        return MergeSize(row_bytes, BYTES_ON_HOST, merged, pieces, least)
+        return MergeSize(row_bytes, BYTES_ON_HOST, merged, max_pieces, min_pieces)
     number, memory = gpus()
     number = number if workers is None else workers
-    most = memory // PIECES_OF_A_GPU or BYTES_ON_HOST
+    piece_bytes = memory // PIECES_OF_A_GPU or BYTES_ON_HOST
     if number <= 1:
-        return MergeSize(row_bytes, most, most)
+        return MergeSize(row_bytes, piece_bytes, piece_bytes)
     moved = MOVED_DIRECTLY if protocol() in _DIRECT else MOVED_TO_ONE_GPU
-    return MergeSize(row_bytes, most, moved // (number - 1), number, number)
+    return MergeSize(row_bytes, piece_bytes, moved // (number - 1), number, number)
 
 
 def bytes_of_a_group(query: GroupByQuery) -> int:
@@ -214,6 +214,6 @@ def decide(estimate: GroupEstimate, npartitions: int, size: MergeSize, outputs: 
     if pieces <= 1:
         reason = f"{bound} {groups:,} groups ({estimate.how})"
         return Routing(Route.TREE, outputs, reason, groups, estimate.bound)
-    nbytes, most = format_bytes(groups * size.row_bytes), format_bytes(size.merged)
-    reason = f"{bound} {groups:,} groups, {nbytes} ({estimate.how}); one task merges up to {most}"
+    nbytes, merged = format_bytes(groups * size.row_bytes), format_bytes(size.merged)
+    reason = f"{bound} {groups:,} groups, {nbytes} ({estimate.how}); one task merges up to {merged}"
     return Routing(Route.EXCHANGE, outputs, reason, groups, estimate.bound, pieces=pieces)

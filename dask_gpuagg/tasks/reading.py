@@ -61,13 +61,18 @@ def frame_of(part: tuple[Any, Any], given: Mapping[Any, Any]) -> Frame:
     results = dict(given)
     for one in tasks:
         results[one.key] = one({key: results[key] for key in one.dependencies})
-    frame, *by = (results[source] if made else source for made, source in sources)
+    frame, *by = (results[source] if is_result else source for is_result, source in sources)
     return frame, by
 
 
 @contextmanager
 def reading(parts: Sequence[Any], readers: int) -> Iterator[Iterator[Frame]]:
-    """Partitions that are read by threads, in their order; by this one where one is to read."""
+    """Partitions that are read by threads, in their order; by this one where one is to read.
+
+    As many are read at a time, and as many at most wait to be used. Of the host's tasks as many run
+    as there are cores: another thread would only take the time of theirs. Between two partitions
+    ``ChunkCancelled`` is raised where the result is not needed any more.
+    """
     if readers == 1 or len(parts) == 1:
         yield _one_by_one(parts)
         return
@@ -103,19 +108,19 @@ def _ahead(pool: ThreadPoolExecutor, parts: Sequence[Any], readers: int) -> Iter
     begin()
     while waiting:
         part, future = waiting.popleft()
-        found = [_result(future)]
+        frames = [_result(future)]
         # a failed one keeps what it had read, and a yielded one is not to be kept
         del future
-        if found[0] is not None and not _is_paused(worker):
+        if frames[0] is not None and not _is_paused(worker):
             # all readers work while this one is used
             begin()
-        yield found.pop() or _read_again(part)
+        yield frames.pop() or _read_again(part)
         _require_wanted(worker, key)
         begin()
 
 
 def _result(future: Future[Frame]) -> Frame | None:
-    """What was read; None where memory did not suffice."""
+    """The frame that was read; None where memory did not suffice."""
     try:
         return future.result()
     except MemoryError:

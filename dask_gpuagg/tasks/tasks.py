@@ -1,4 +1,4 @@
-"""What the tasks of a planned group-by do: functions of partitions and partials.
+"""Tasks of a planned group-by: functions of partitions and partials.
 
 Their names are the prefixes of the task keys that a dashboard shows.
 """
@@ -19,7 +19,14 @@ from dask_gpuagg.engines import DEVICE, HOST, engine_name, engine_of
 from dask_gpuagg.engines.device.memory import tried_twice
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.reporting.runs import Task, task
-from dask_gpuagg.tasks.merging import DTYPES, bytes_of, combined, finalized, labelled
+from dask_gpuagg.tasks.merging import (
+    DTYPES,
+    bytes_of,
+    combined,
+    finalized,
+    labelled,
+    tables_of,
+)
 from dask_gpuagg.tasks.partials import (
     Inputs,
     Partial,
@@ -44,27 +51,27 @@ def gpuagg_partial(frame: Any, *by: Any, plan: Plan) -> Partial:
     show_progress()
     part = inputs_of(frame, by, plan)
     with task(plan, "partial") as done:
-        made = combined(partials_of([part], plan), plan, owned=True)
+        partial = combined(partials_of([part], plan), plan, owned=True)
         read(done, [part], plan)
-        done.groups = rows_of(made)
-        return made
+        done.groups = rows_of(partial)
+        return partial
 
 
 def gpuagg_direct(frame: Any, *by: Any, plan: Plan, shape: Any) -> Any:
     """Task: the only partition to the output."""
     if engine_name(frame) == DEVICE:
         with task(plan, "direct") as done:
-            made = engine_of(frame).direct_of_frame(frame, by, plan, shape)
-            if made is not None:
-                result, nbytes = made
-                done.saw(DEVICE, len(frame), len(result), nbytes)
-                return result
+            direct = engine_of(frame).direct_of_frame(frame, by, plan, shape)
+            if direct is not None:
+                output, nbytes = direct
+                done.saw(DEVICE, len(frame), len(output), nbytes)
+                return output
     part = inputs_of(frame, by, plan)
     with task(plan, "direct") as done:
-        made = finished_of([part], plan, shape)
+        output = finished_of([part], plan, shape)
         read(done, [part], plan)
-        done.groups = len(made)
-        return made
+        done.groups = len(output)
+        return output
 
 
 def gpuagg_chunk(chunk: Chunk, plan: Plan, pieces: int | None = None) -> Partial | list[Partial]:
@@ -75,9 +82,11 @@ def gpuagg_chunk(chunk: Chunk, plan: Plan, pieces: int | None = None) -> Partial
         return combined(partials, plan, owned=True)
 
     with task(plan, "chunk") as done:
-        made = _reduced(chunk, plan, done, lambda found: merged(partials_of(found, plan)), merged)
-        done.groups = rows_of(made)
-    return gpuagg_split(made, plan, pieces) if pieces else made
+        partial = _reduced(
+            chunk, plan, done, lambda inputs: merged(partials_of(inputs, plan)), merged
+        )
+        done.groups = rows_of(partial)
+    return gpuagg_split(partial, plan, pieces) if pieces else partial
 
 
 def gpuagg_chunk_direct(chunk: Chunk, plan: Plan, meta: Any, outputs: int) -> Any:
@@ -88,9 +97,9 @@ def gpuagg_chunk_direct(chunk: Chunk, plan: Plan, meta: Any, outputs: int) -> An
         return finalized(partials, plan, meta, owned=True)
 
     with task(plan, "direct") as done:
-        made = _reduced(chunk, plan, done, lambda found: finished_of(found, plan, meta), merged)
-        done.groups = len(made)
-    return gpuagg_divide(made, plan, outputs) if outputs > 1 else made
+        output = _reduced(chunk, plan, done, lambda inputs: finished_of(inputs, plan, meta), merged)
+        done.groups = len(output)
+    return gpuagg_divide(output, plan, outputs) if outputs > 1 else output
 
 
 def _reduced(
@@ -104,18 +113,18 @@ def _reduced(
     if chunk.readers:
         with reading(chunk.parts, chunk.readers) as frames:
             return merged(partials_of_stream(frames, plan, done.saw))
-    found = inputs_there(chunk, plan)
-    result = at_once(found)
-    read(done, found, plan)
+    inputs = inputs_there(chunk, plan)
+    result = at_once(inputs)
+    read(done, inputs, plan)
     return result
 
 
 def gpuagg_combine(partials: Sequence[Partial], plan: Plan) -> Partial:
     """Task: several partials to one."""
     with task(plan, "combine") as done:
-        made = combined(partials, plan)
-        done.saw(engine_name(partials[0]), sum(map(rows_of, partials)), rows_of(made))
-        return made
+        partial = combined(partials, plan)
+        done.saw(engine_name(partials[0]), sum(map(rows_of, partials)), rows_of(partial))
+        return partial
 
 
 def gpuagg_finalize(
@@ -127,15 +136,15 @@ def gpuagg_finalize(
 ) -> Any:
     """Task: the last partials to an output, ``after`` others that give nothing."""
     with task(plan, "finalize") as done:
-        made = finalized(partials, plan, meta, bucket)
-        done.saw(engine_name(partials[0]), sum(map(rows_of, partials)), len(made))
-        return made
+        output = finalized(partials, plan, meta, bucket)
+        done.saw(engine_name(partials[0]), sum(map(rows_of, partials)), len(output))
+        return output
 
 
 def gpuagg_split(partial: Partial, plan: Plan, buckets: int) -> list[Partial]:
     """Task: one partial to one piece per output, by key hash."""
     with task(plan, "exchange") as done:
-        tables = {name: table for name, table in partial.items() if name != DTYPES}
+        tables = tables_of(partial)
         pieces = tried(
             partial, "splitting a partial", lambda: engine_of(partial).split(tables, plan, buckets)
         )
@@ -144,8 +153,8 @@ def gpuagg_split(partial: Partial, plan: Plan, buckets: int) -> list[Partial]:
         return [labelled(piece, partial.get(DTYPES)) for piece in pieces]
 
 
-def gpuagg_cut(pieces: Sequence[Partial]) -> None:
-    """Task: nothing, once all pieces of a partial are there."""
+def gpuagg_barrier(pieces: Sequence[Partial]) -> None:
+    """Task: run after all pieces of a partial exist; return None."""
 
 
 def gpuagg_pieces(partial: Partial, plan: Plan, buckets: int, order: int) -> pd.DataFrame:
@@ -157,9 +166,9 @@ def gpuagg_pieces(partial: Partial, plan: Plan, buckets: int, order: int) -> pd.
     """
     pieces = gpuagg_split(partial, plan, buckets)
     every = _wants_categories(plan)
-    kept = [i for i, piece in enumerate(pieces) if every or _has_rows(piece)]
-    data = [pickle.dumps(pieces[i], protocol=pickle.HIGHEST_PROTOCOL) for i in kept]
-    return pieces_table(np.array(kept, np.int64), np.full(len(kept), order), data)
+    filled = [i for i, piece in enumerate(pieces) if every or _has_rows(piece)]
+    data = [pickle.dumps(pieces[i], protocol=pickle.HIGHEST_PROTOCOL) for i in filled]
+    return pieces_table(np.array(filled, np.int64), np.full(len(filled), order), data)
 
 
 def pieces_table(outputs: Any, order: Any, data: Sequence[bytes]) -> pd.DataFrame:
@@ -192,15 +201,15 @@ def gpuagg_gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
         )
 
 
-def gpuagg_divide(whole: Any, plan: Plan, outputs: int) -> list[Any]:
+def gpuagg_divide(output: Any, plan: Plan, outputs: int) -> list[Any]:
     """Task: one finished output to several, by key hash."""
     with task(plan, "divide") as done:
         divided: list[Any] = tried(
-            whole,
+            output,
             "dividing an output",
-            lambda: engine_of(whole).divided_outputs(whole, plan, outputs),
+            lambda: engine_of(output).divided_outputs(output, plan, outputs),
         )
-        done.saw(engine_name(whole), len(whole), len(whole))
+        done.saw(engine_name(output), len(output), len(output))
         return divided
 
 
@@ -229,7 +238,7 @@ def _wants_categories(plan: Plan) -> bool:
 
 
 def _has_rows(piece: Partial) -> bool:
-    return any(len(table) for name, table in piece.items() if name != DTYPES)
+    return any(map(len, tables_of(piece).values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,10 +278,10 @@ def _sampled(inputs: Inputs, plan: Plan) -> KeySample:
     step = max(-(-len(inputs) // ROWS_OF_A_SAMPLE), 1)
     columns = [_on_host(key.iloc[::step]).array for key in inputs.keys]
     table = pd.DataFrame(dict(enumerate(columns)))
-    kept = table.dropna() if plan.dropna else table
-    distinct = kept.drop_duplicates(ignore_index=True)
-    rows = len(inputs) * len(kept) // max(len(table), 1)
-    return KeySample([distinct[i] for i in distinct], len(kept), rows)
+    of_groups = table.dropna() if plan.dropna else table
+    distinct = of_groups.drop_duplicates(ignore_index=True)
+    rows = len(inputs) * len(of_groups) // max(len(table), 1)
+    return KeySample([distinct[i] for i in distinct], len(of_groups), rows)
 
 
 def _on_host(column: Any) -> pd.Series:

@@ -200,7 +200,7 @@ def test_rows_and_pairs_are_exchanged_though_groups_are_few(client: Client, spec
 def test_keys_that_admit_few_groups_need_no_sample(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(estimates, "_made", None)
+    monkeypatch.setattr(estimates, "_computed", None)
     query = on_all(client, frame(100).astype({"k": "int8"})).groupby("k").v.sum()
     assert (decision_of(query).route, decision_of(query).bound) == (Route.TREE, True)
 

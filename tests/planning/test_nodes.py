@@ -130,21 +130,21 @@ class TestRoutes:
         query = ddf.groupby("k").agg({"v": ["sum", "mean"]}, split_out=3)
         expected = query.compute().sort_index()
         for on_device in (False, True):
-            monkeypatch.setattr(planned_nodes, "cuts_first", lambda meta, on=on_device: on)
+            monkeypatch.setattr(planned_nodes, "has_barrier", lambda meta, on=on_device: on)
             lowered = query.optimize(fuse=False)
             same(lowered.compute().sort_index(), expected)
             graph = lowered.__dask_graph__()
             place = order(graph, list(lowered.__dask_keys__()))
-            of = {name: [] for name in ("gpuagg_piece", "gpuagg_exchange", "gpuagg_cut")}
+            of = {name: [] for name in ("gpuagg_piece", "gpuagg_exchange", "gpuagg_barrier")}
             for key, at in place.items():
                 of.setdefault(key_split(key), []).append(at)
             assert len(of["gpuagg_piece"]) == 3 * 40
-            assert len(of["gpuagg_cut"]) == (40 if on_device else 0)
+            assert len(of["gpuagg_barrier"]) == (40 if on_device else 0)
             first = min(of["gpuagg_exchange"])
             # a split is released when the last piece is taken out of it
             assert (max(of["gpuagg_piece"]) < first) == on_device
             (found,) = dask_gpuagg.explain(query).groupbys
-            assert dict(found.physical.tasks)["exchange"] == 160 + len(of["gpuagg_cut"])
+            assert dict(found.physical.tasks)["exchange"] == 160 + len(of["gpuagg_barrier"])
 
     @pytest.mark.parametrize("split_out", [1, 3])
     def test_sort_gives_one_sorted_output(self, ddf, split_out):

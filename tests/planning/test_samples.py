@@ -214,7 +214,7 @@ def test_samples_of_rows_with_and_without_null_keys_are_two_tasks(monkeypatch):
         asked.append(tuple(keys))
         return [dask.get(graph, key) for key in keys]
 
-    monkeypatch.setattr(estimates, "_made", made)
+    monkeypatch.setattr(estimates, "_computed", made)
     pdf = pd.DataFrame({"k": [1.0, 2.0, np.nan, 3.0] * 10, "v": 1.0})
     ddf = dd.from_pandas(pdf, npartitions=4, sort=False)
     found = []
