@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import ClassVar
 
 import dask
@@ -17,6 +19,8 @@ from dask.order import order
 from dask.utils import key_split
 
 import dask_gpuagg
+from dask_gpuagg.decomposition import make_plan
+from dask_gpuagg.plan import Column, Requested
 from dask_gpuagg.planning import nodes as planned_nodes
 from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.nodes import (
@@ -25,6 +29,7 @@ from dask_gpuagg.planning.nodes import (
     GroupByMerge,
     GroupByPartial,
     GroupByTree,
+    Promised,
 )
 from dask_gpuagg.reporting.fallbacks import tally
 from tests.merging import pieces_of
@@ -399,3 +404,22 @@ class TestArithmetic:
 
 def test_every_node_is_reached(ddf):
     assert nodes(ddf.groupby("k").v.sum(), GroupByTree)
+
+
+def test_promised_metadata_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = Column("k", np.dtype("int64"))
+    plan = make_plan(
+        [key], [key], [Requested("k", "count", "k")], dropna=True, observed=True, sort=False
+    )
+    meta = pd.Series([], dtype="int64", name="k")
+    arrived = pickle.loads(pickle.dumps(Promised(meta, plan)))
+    pd.testing.assert_series_equal(arrived.meta, meta)
+    pd.testing.assert_series_equal(arrived.sent, meta)
+    # as of a collection of cuDF: tasks get the shape, nodes above can have the metadata
+    engine = SimpleNamespace(shape_of=lambda meta: ("shape", meta.name))
+    monkeypatch.setattr("dask_gpuagg.planning.nodes.engine_name", lambda meta: "device")
+    monkeypatch.setattr("dask_gpuagg.planning.nodes.engine_of", lambda meta: engine)
+    arrived = pickle.loads(pickle.dumps(Promised(meta, plan)))
+    again = pickle.loads(pickle.dumps(arrived))
+    assert arrived.sent == again.sent == ("shape", "k")
+    pd.testing.assert_series_equal(again.meta, meta)
