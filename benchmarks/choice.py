@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.families import as_grouped, holds
 from dask_gpuagg.cuda.choice import choose, partitions
-from dask_gpuagg.cuda.choice.calibration import Observation, fit, plain
+from dask_gpuagg.cuda.choice.cost_model import Observation, fit, plain
 from dask_gpuagg.cuda.choice.costs import Costs, shipped
 from dask_gpuagg.cuda.choice.decision import RECORDS, Decision, Direct
 from dask_gpuagg.cuda.choice.summary import KeySummary
@@ -128,9 +128,9 @@ def cases(path: Path) -> list[Case]:
 
 
 def query_of(saved: dict[str, Any]) -> Query:
-    """A query from its fields."""
+    """A query from its fields, which may be those of an earlier version."""
     made = saved | {
-        "keys": tuple(KeyPart(**key) for key in saved["keys"]),
+        "keys": tuple(KeyPart(*(key[name] for name in KeyPart._fields)) for key in saved["keys"]),
         "inputs": tuple(ValuePart(**value) for value in saved["inputs"]),
         "states": tuple(KernelState(**s | {"inputs": tuple(s["inputs"])}) for s in saved["states"]),
         "outputs": tuple(KernelOutput(**output) for output in saved["outputs"]),

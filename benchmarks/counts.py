@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.kernels import data, report_head
 from benchmarks.report import write
 from dask_gpuagg.cuda.choice import partitions
-from dask_gpuagg.cuda.choice.calibration import Observation, plain
+from dask_gpuagg.cuda.choice.cost_model import Observation, plain
 from dask_gpuagg.cuda.choice.costs import Costs
 from dask_gpuagg.engines.device.calibrate import EXPERIMENTS, Experiment, aggregator_of
 

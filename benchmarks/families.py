@@ -78,12 +78,7 @@ def holds(decision: Decision) -> bool:
 
 def as_grouped(query: Query, laps: Collection[str]) -> Query:
     """The query with its keys in the form that they were grouped in."""
-    if "make_codes" in laps:
-        keys = tuple(key._replace(short=False) for key in query.keys)
-        query = replace(query, keys=keys, coded=True)
-    elif query.may_be_short and "verify" not in laps:
-        query = replace(query, keys=(query.keys[0]._replace(short=True),))
-    return query
+    return replace(query, coded=True) if "make_codes" in laps else query
 
 
 def fields_of(query: Query) -> dict[str, Any]:

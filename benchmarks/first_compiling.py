@@ -149,7 +149,6 @@ def loaded() -> set[_Source]:
 def forget() -> None:
     """What earlier calls have compiled and found out."""
     from dask_gpuagg.cuda.call import inputs
-    from dask_gpuagg.cuda.choice import correction
     from dask_gpuagg.cuda.dictionary import forget_dictionaries
     from dask_gpuagg.cuda.runtime import kernels
     from dask_gpuagg.cuda.sampling import repeat
@@ -158,7 +157,6 @@ def forget() -> None:
     kernels._known.clear()
     repeat.forget()
     forget_dictionaries()
-    correction.forget()
 
 
 def frame(key: str, groups: int, rows: int) -> Any:

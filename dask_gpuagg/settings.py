@@ -237,7 +237,7 @@ SETTINGS: dict[str, Setting] = {
         - `pgb`: rows scattered by key first, their values with them
         - `pgb_fold`: as pgb, but rows are put in the order of their groups and folded in registers
         - `pgb_ur`: as pgb, but the values stay where they are and are gathered by row number
-        - `sgb`: rows sorted by key first, unless they are, where the keys fit 64 bits
+        - `sgb`: runs of equal keys, for rows whose keys ascend and fit 64 bits
         - `sp_ega`: one full table in global memory; rows that lose their first place probe
           afterwards
         - `lphga`: one roomy table in global memory

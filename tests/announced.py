@@ -23,6 +23,7 @@ QUERIES: dict[str, Query] = {
     "agg": lambda d: d.groupby("k").agg({"x": ["sum", "mean"], "y": "max"}),
     "agg, split_out=5": lambda d: d.groupby("k").agg({"x": ["sum", "std"]}, split_out=5),
     "agg of a median": lambda d: d.groupby("k").agg({"x": "median"}),
+    "sorted medians": lambda d: d.groupby("k", sort=True).x.median(),
     "named": lambda d: d.groupby("k").agg(total=("x", "sum"), most=("y", "max")),
     "two keys": lambda d: d.groupby(["k", "j"]).x.sum(),
     "an expression": lambda d: d.groupby(d.k % 5).x.sum(),

@@ -39,14 +39,17 @@ def lazily(data: pd.DataFrame, npartitions: int = 4) -> Any:
 
 class TestMedian:
     @pytest.mark.parametrize("npartitions", [1, 4])
-    def test_is_sorted_if_it_is_asked_for(self, npartitions):
-        ddf = lazily(frame(), npartitions)
-        compare(lambda d: d.groupby("k", sort=True).x.median(), ddf, ordered=True)
-        compare(lambda d: d.groupby(["k", "y"], sort=True)[["x"]].median(), ddf, ordered=True)
-        compare(lambda d: d.groupby("k", sort=True).median(numeric_only=True), ddf, ordered=True)
+    def test_each_output_is_sorted_if_it_is_asked_for(self, npartitions):
+        ddf, one = lazily(frame(), npartitions), npartitions == 1
+        compare(lambda d: d.groupby("k", sort=True).x.median(), ddf, ordered=one)
+        compare(lambda d: d.groupby(["k", "y"], sort=True)[["x"]].median(), ddf, ordered=one)
+        compare(lambda d: d.groupby("k", sort=True).median(numeric_only=True), ddf, ordered=one)
+        outputs = dask.compute(*ddf.groupby("k", sort=True).x.median().to_delayed())
+        assert all(output.index.is_monotonic_increasing for output in outputs)
 
-    def test_has_several_outputs_where_no_order_is_asked_for(self):
-        query = lazily(frame()).groupby("k").x.median()
+    @pytest.mark.parametrize("sort", [None, True])
+    def test_has_an_output_for_each_partition(self, sort):
+        query = lazily(frame()).groupby("k", sort=sort).x.median()
         assert query.npartitions == 4
         assert_same(query.compute(), frame().groupby("k").x.median())
 

@@ -12,7 +12,7 @@ from dask_gpuagg.cuda.algorithms.output import write
 from dask_gpuagg.cuda.attempts import decide, group
 from dask_gpuagg.cuda.call.call import Call, Counters, Made, NeedsWholeColumns, Run, run_of
 from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn, Part, prepared
-from dask_gpuagg.cuda.choice import correction, summary
+from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.decision import Decision, Hgb
 from dask_gpuagg.cuda.dictionary import units_of_dictionary
 from dask_gpuagg.cuda.keys.codes import decoded
@@ -21,7 +21,6 @@ from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST
 from dask_gpuagg.cuda.runtime import kernels
 from dask_gpuagg.cuda.runtime.driver import Stopwatch, current_device
-from dask_gpuagg.cuda.sampling import repeat
 from dask_gpuagg.cuda.sampling.sample import Sample
 
 __all__ = [
@@ -114,30 +113,7 @@ def aggregate(
     # the one that was seen first has worked out much already
     device = current_device()
     asked, _ = prepared(query, device)
-    rows = sum(part.rows for part in parts)
-    timed = correction.stopwatch_of(device, rows) if stopwatch is None else None
-    columns = Columns(parts, device, stream, stopwatch or timed, about, least, meanwhile)
-    if timed is None:
-        return _aggregated(columns, asked, forced, encoded, started)[0]
-    try:
-        made, grouped = _aggregated(columns, asked, forced, encoded, started)
-    except BaseException:
-        timed.destroy()
-        raise
-    if made.call is not None:
-        made.call.stopwatch = None  # rows are encoded later
-    run = made.run
-    decided = None if run.restarted or run.spilled else run.decision
-    if correction.note(device, grouped, run.rows, decided, timed):
-        # what was decided by the old constants
-        repeat.forget()
-    return made
-
-
-def _aggregated(
-    columns: Columns, asked: Query, forced: str, encoded: bool, started: float
-) -> tuple[Aggregated, Query]:
-    """The groups, and the query with the representation of the keys that they were found by."""
+    columns = Columns(parts, device, stream, stopwatch, about, least, meanwhile)
     decision: Decision | None = None
     if (
         encoded
@@ -149,7 +125,7 @@ def _aggregated(
         decision = decide(call, forced, Sample(call), encoded)
         by_range = _by_range(call, decision, started)
         if by_range is not None:
-            return by_range, asked
+            return by_range
     call, run, counters = group(columns, asked, forced, encoded, decision)
     run = run._replace(seconds=time.perf_counter() - started)
     made_keys, outputs = write(call, counters)
@@ -161,7 +137,7 @@ def _aggregated(
         why = f"strings as numbers of a dictionary; {run.decision.why}"
         run = run._replace(decision=replace(run.decision, why=why))
         made_keys, gathered = [call.dictionary.rows_of(made_keys[0], run.groups)], True
-    return Aggregated(made_keys, outputs, run, gathered, call if encoded else None), call.query
+    return Aggregated(made_keys, outputs, run, gathered, call if encoded else None)
 
 
 def _by_range(call: Call, decision: Decision, started: float) -> Aggregated | None:
@@ -181,7 +157,7 @@ def _by_range(call: Call, decision: Decision, started: float) -> Aggregated | No
 
 
 # Units of the kernels that choose and make a representation of the keys.
-_REPRESENTATION_UNITS = ("bytes", "longest", "ranges", "codes", "words", "verify")
+_REPRESENTATION_UNITS = ("bytes", "ranges", "codes", "words", "verify")
 
 
 def prepare(queries: Iterable[Query], *units: str) -> None:

@@ -23,7 +23,7 @@ from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import Device, current_device
 
 # However many the groups are: the sample, and what shows and makes a representation of the keys.
-_ALWAYS = (CORE, "sample", "bytes", "longest", "ranges", "codes")
+_ALWAYS = (CORE, "sample", "bytes", "ranges", "codes")
 # What else a call may launch, whatever was decided.
 _SOMETIMES = ("words", "verify", "count", "lphga", "absorb")
 

@@ -22,7 +22,8 @@ from dask_gpuagg.cuda.algorithms.pgb import pgb
 from dask_gpuagg.cuda.algorithms.sp_ega import sp_ega
 from dask_gpuagg.cuda.call.call import Args, Call, Counters, NeedsWholeColumns, Run, zero
 from dask_gpuagg.cuda.call.inputs import Columns
-from dask_gpuagg.cuda.choice import choose, summary
+from dask_gpuagg.cuda.choice import choose, summary, tables
+from dask_gpuagg.cuda.choice.choose import that_fits, with_less_memory
 from dask_gpuagg.cuda.choice.costs import known
 from dask_gpuagg.cuda.choice.decision import (
     Decision,
@@ -33,22 +34,15 @@ from dask_gpuagg.cuda.choice.decision import (
     Sgb,
     SpEga,
 )
-from dask_gpuagg.cuda.choice.memory import that_fits, with_less_memory
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.dictionary import dictionary_of, is_known, may_have_dictionary
 from dask_gpuagg.cuda.keys.codes import make_codes
 from dask_gpuagg.cuda.keys.ranges import Numbering, remember_out_of_range
-from dask_gpuagg.cuda.keys.words import (
-    make_words,
-    narrowed,
-    shortened,
-    verified,
-)
+from dask_gpuagg.cuda.keys.words import make_words, narrowed, verified
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.background import KernelsCompiling
 from dask_gpuagg.cuda.sampling import repeat
-from dask_gpuagg.cuda.sampling.numbering import numbering_of
-from dask_gpuagg.cuda.sampling.sample import Sample, estimated, sampled
+from dask_gpuagg.cuda.sampling.sample import Sample, estimated, numbering_of, sampled
 
 # The report, and the counters from which columns are made.
 Done = tuple[Run, Counters]
@@ -224,7 +218,7 @@ def _representations(columns: Columns, asked: Query, forced: str, encoded: bool)
         yield columns.call(query, extra, codes)
     if query.coded:
         # keys unlike those of the sample
-        query = shortened(columns.call(replace(query, coded=False)))
+        query = replace(query, coded=False)
         yield columns.call(query)
     if query.ranged:
         # values outside of the ranges that the sample saw
@@ -251,7 +245,7 @@ def _begin(call: Call) -> None:
     args, query = call.args, call.query
     args.counters = call.allocate(ctypes.sizeof(Counters)).ptr
     args.rows = args.end = call.rows
-    args.probes = choose.PROBES
+    args.probes = tables.PROBES
     if _may_be_doubted(query):
         zero(call, args.counters, ctypes.sizeof(Counters) // 4)
     if query.family == "Ranged":
@@ -405,9 +399,7 @@ def decide(call: Call, forced: str, sample: Sample | None, encoded: bool = False
 def _decision(call: Call, query: Query, estimate: KeySummary | None, forced: str) -> Decision:
     """The best kernel of those that device memory has room for."""
     costs, device = known(call.device).costs, call.device
-    made = choose.decide(query, call.rows, estimate, device, forced, costs, call.values)
+    decision = choose.decide(query, call.rows, estimate, device, forced, costs, call.values)
     if forced != "auto":
-        return made
-    if made.expected_ms is not None and costs.corrections:
-        made = replace(made, why=f"{made.why}; corrected by what earlier calls took")
-    return that_fits(query, call.rows, made, device, call.has_room, costs, call.values)
+        return decision
+    return that_fits(query, call.rows, decision, device, call.has_room, costs, call.values)

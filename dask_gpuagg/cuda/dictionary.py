@@ -112,7 +112,7 @@ def forget_dictionaries() -> None:
 
 def may_have_dictionary(columns: Columns, asked: Query) -> bool:
     """Whether the keys are one column of strings, in one piece, many enough and not too long."""
-    if not asked.may_be_short or columns.rows < DICTIONARY_FROM:
+    if not asked.is_by_text or columns.rows < DICTIONARY_FROM:
         return False
     parts = [part for part in columns.parts if part.rows]
     return len(parts) == 1 and parts[0].keys[0].size <= _MEAN_BYTES * columns.rows
@@ -134,7 +134,7 @@ def may_serve(asked: Query, rows: int, groups: int | None) -> bool:
     groups : int, optional
         None where they are not known.
     """
-    many = asked.may_be_short and rows >= DICTIONARY_FROM
+    many = asked.is_by_text and rows >= DICTIONARY_FROM
     return many and (groups is None or groups * _ROWS_OF_GROUP <= rows)
 
 
@@ -152,7 +152,7 @@ def units_of_dictionary(asked: Query, many_keys: bool) -> list[tuple[Query, tupl
     list of tuple
         None for a query whose keys are no strings.
     """
-    if not asked.may_be_short:
+    if not asked.is_by_text:
         return []
     query = numbered(asked)
     units = first_units(query.units, sampled=True, many_keys=many_keys)

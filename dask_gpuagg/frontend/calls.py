@@ -30,11 +30,10 @@ _METHODS_OF_OURS = frozenset(("unique", "value_counts", "cov", "corr", "idxmin",
 METHODS = frozenset(REGISTRY)
 
 # methods of pandas collections that Dask refuses for some dtypes, or answers wrongly when these
-# say so: its medians are in no order, its metadata of distinct values loses the dtypes of several
-# keys, and labels that are text are lost with numeric_only
+# say so: its metadata of distinct values loses the dtypes of several keys, and labels that are text
+# are lost with numeric_only
 _HOST_METHODS: dict[str, Callable[[Any, dict[str, Any]], bool]] = {
     "mean": lambda groupby, given: False,
-    "median": lambda groupby, given: bool(groupby.sort),
     "unique": lambda groupby, given: len(groupby.by) > 1,
     "idxmin": lambda groupby, given: bool(given.get("numeric_only")),
     "idxmax": lambda groupby, given: bool(given.get("numeric_only")),
@@ -97,7 +96,6 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
         if name in _HOST_METHODS:
             given = _arguments(original, self, *args, **kwargs) if stock is not None else {}
             ours = _HOST_METHODS[name](self, given)
-        ours = ours or (device and name == "median" and _leaves_outputs_open(args, kwargs))
         if stock is not None and not (ours or (device and name in _METHODS_OF_OURS)):
             return stock
     try:
@@ -112,11 +110,6 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
             return _stock_after(failure, stock)
         error.add_note(f"dask_gpuagg cannot run it either: {failure}")
         raise error from failure
-
-
-def _leaves_outputs_open(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a median is left its default ``split_out``, an output for each input partition."""
-    return "split_out" not in kwargs and len(args) < 2
 
 
 def _arguments(
@@ -143,8 +136,6 @@ def _extended_method(
     if given.get("min_count"):
         raise Unsupported(f"{name} with min_count", name)
     flags = {n: given.get(n) for n in ("split_every", "split_out", "shuffle_method")}
-    if name == "median" and _leaves_outputs_open(args, kwargs):
-        flags["split_out"] = None
     flags["split_every"] = 8 if flags["split_every"] is None else flags["split_every"]
     parameters = tuple((n, given[n]) for n in REGISTRY[name].parameters if n in given)
     numeric_only = bool(given.get("numeric_only"))

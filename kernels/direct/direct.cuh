@@ -5,7 +5,7 @@
 // anyway.
 #pragma once
 
-#include "direct/block.cuh"
+#include "core/query.cuh"
 
 namespace gpuagg {
 
@@ -18,10 +18,46 @@ struct Window {
 
 GPUAGG_INLINE u32 mark_words(u32 keys) { return (keys + 31) / 32; }
 
+template <class S> struct CountsRows { static constexpr bool value = false; };
+template <> struct CountsRows<Size> { static constexpr bool value = true; };
+
+// The slots of a block once its rows are read, state by state: whether a count of rows shows that a
+// key has occurred, and the copies of a slot's states added to the global table.
+template <class L> struct BlockSlots;
+
+template <> struct BlockSlots<States<>> {
+    using Memory = States<>::Memory;
+    static constexpr bool counted = false;
+    static GPUAGG_INLINE bool occurs(const Memory&, u32, u32) { return false; }
+    static GPUAGG_INLINE void merge(const Memory&, const Memory&, u32, u32) {}
+};
+
+template <class S, class... Rest> struct BlockSlots<States<S, Rest...>> {
+    using Tail = BlockSlots<States<Rest...>>;
+    using Memory = typename States<S, Rest...>::Memory;
+    static constexpr bool counted = CountsRows<S>::value || Tail::counted;
+    static GPUAGG_INLINE bool occurs(const Memory& m, u32 slot, u32 replicas) {
+        if constexpr (CountsRows<S>::value) {
+            u32 rows = 0;
+            for (u32 r = 0; r < replicas; ++r) rows |= m.head.x[slot * replicas + r];
+            return rows != 0;
+        } else {
+            return Tail::occurs(m.tail, slot, replicas);
+        }
+    }
+    static GPUAGG_INLINE void merge(const Memory& m, const Memory& global, u32 slot, u32 replicas) {
+        auto value = S::read(m.head, {slot, slot * replicas});
+        for (u32 r = 1; r < replicas; ++r)
+            S::fold(value, S::read(m.head, {slot, slot * replicas + r}));
+        S::add(Global{}, global.head, {slot, slot}, value);
+        Tail::merge(m.tail, global.tail, slot, replicas);
+    }
+};
+
 // A tile of WARP * UNROLL rows, one warp's. True if rows were listed beyond the limit.
-template <class Q, class Space, class Kept, bool MARKED, bool WHOLE, u32 UNROLL>
+template <class Q, class Space, bool MARKED, bool WHOLE, u32 UNROLL>
 GPUAGG_INLINE bool take_direct(const Args& a, const Window& w, const Column* columns, u32* present,
-                               const typename Kept::Memory& memory, u64 base) {
+                               const typename Q::All::Memory& memory, u64 base) {
     using K = typename Q::Key;
     const u32 lane = threadIdx.x % WARP;
     const u32 share = threadIdx.x & (a.replicas - 1);
@@ -48,44 +84,29 @@ GPUAGG_INLINE bool take_direct(const Args& a, const Window& w, const Column* col
                 if (!(peek(present + at[j] / 32) & bit)) atomicOr(present + at[j] / 32, bit);
             }
             const u32 slot = Space::of_block ? at[j] : at[j] << w.shift;
-            Kept::update(Space{}, memory, {slot, slot * a.replicas + share}, row[j],
+            Q::All::update(Space{}, memory, {slot, slot * a.replicas + share}, row[j],
                            static_cast<u32>(base + j * WARP + lane));
         }
     return list_lost<UNROLL>(a, lost, base + lane);
 }
 
-// Tiles after which blocks look at what the others have found: by then most values that the first
-// rows had to try are known to be no extremes, and later much is gained once more.
-constexpr u32 FIRST_LOOK = 4;
-constexpr u32 LAST_LOOK = 24;
-
-template <class Q, class Space, class Kept, bool MARKED, u32 UNROLL>
+template <class Q, class Space, bool MARKED, u32 UNROLL>
 GPUAGG_INLINE void take_all(const Args& a, const Window& w, const Column* columns, u32* present,
-                            const typename Kept::Memory& memory) {
+                            const typename Q::All::Memory& memory) {
     constexpr u32 TILE = WARP * UNROLL;
     const u32 warps = blockDim.x / WARP;
     const u64 stride = static_cast<u64>(gridDim.x) * warps * TILE;
     u64 base = (static_cast<u64>(blockIdx.x) * warps + threadIdx.x / WARP) * TILE + a.first;
     bool stop = false;
-    u32 tiles = 0;
-    for (; base + TILE <= a.rows && !stop; base += stride) {
-        stop = take_direct<Q, Space, Kept, MARKED, true, UNROLL>(a, w, columns, present, memory,
-                                                                 base);
-        if constexpr (Space::of_block) {
-            if constexpr (Kept::far) {
-                ++tiles;
-                if (tiles == FIRST_LOOK || tiles == LAST_LOOK)
-                    for (u32 s = threadIdx.x; s < w.keys; s += blockDim.x) Kept::refresh(memory, s);
-            }
-        }
-    }
+    for (; base + TILE <= a.rows && !stop; base += stride)
+        stop = take_direct<Q, Space, MARKED, true, UNROLL>(a, w, columns, present, memory, base);
     if (base < a.rows && !stop)
-        take_direct<Q, Space, Kept, MARKED, false, UNROLL>(a, w, columns, present, memory, base);
+        take_direct<Q, Space, MARKED, false, UNROLL>(a, w, columns, present, memory, base);
 }
 
 // In shared memory `replicas` threads in a row each have a copy of the states. Rows outside of the
-// window are listed. FAR: whether extremes of float64 lie in the global table.
-template <class Q, class Space, bool FAR, u32 THREADS, u32 UNROLL>
+// window are listed.
+template <class Q, class Space, u32 THREADS, u32 UNROLL>
 __global__ void __launch_bounds__(THREADS, 1)
     direct(const __grid_constant__ Args a, const __grid_constant__ Window w,
            const __grid_constant__ Columns<Q> columns) {
@@ -96,24 +117,24 @@ __global__ void __launch_bounds__(THREADS, 1)
     const auto global = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
     for (u32 i = threadIdx.x; i < marks; i += blockDim.x) present[i] = 0;
     if constexpr (Space::of_block) {
-        using Kept = Block<typename Q::All, FAR>;
+        using Slots = BlockSlots<typename Q::All>;
         char* cells = reinterpret_cast<char*>(present + (marks + 1) / 2 * 2);
-        const auto memory = Kept::carve(cells, w.keys, a.replicas, global);
+        const auto memory = Q::All::carve(cells, w.keys, a.replicas);
         for (u32 i = threadIdx.x; i < w.keys * a.replicas; i += blockDim.x)
-            Kept::clear(memory, {i / a.replicas, i});
+            Q::All::clear(memory, {i / a.replicas, i});
         __syncthreads();
-        take_all<Q, Space, Kept, !Kept::shows, UNROLL>(a, w, columns, present, memory);
+        take_all<Q, Space, !Slots::counted, UNROLL>(a, w, columns, present, memory);
         __syncthreads();
         for (u32 s = threadIdx.x; s < w.keys; s += blockDim.x) {
-            const bool occurs = Kept::shows ? Kept::occurs(memory, s, a.replicas)
-                                            : (present[s / 32] >> s % 32 & 1u) != 0;
+            const bool occurs = Slots::counted ? Slots::occurs(memory, s, a.replicas)
+                                               : (present[s / 32] >> s % 32 & 1u) != 0;
             if (!occurs) continue;
-            Kept::merge(memory, global, s, a.replicas);
+            Slots::merge(memory, global, s, a.replicas);
             a.table.words[s] = mix(w.base + s);  // every writer writes the same
         }
     } else {
         __syncthreads();
-        take_all<Q, Space, typename Q::All, true, UNROLL>(a, w, columns, present, global);
+        take_all<Q, Space, true, UNROLL>(a, w, columns, present, global);
         __syncthreads();
         for (u32 i = threadIdx.x; i < marks; i += blockDim.x)
             if (present[i] & ~peek(w.present + i)) atomicOr(w.present + i, present[i]);

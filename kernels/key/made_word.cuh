@@ -32,18 +32,6 @@ template <u32 WORDS> struct MadeWord {
 // A second multiplier, of as even spread: 2**64 over the silver ratio.
 GPUAGG_INLINE u64 mix_high(u64 x) { return (x ^ (x >> 32)) * 0x6a09e667f3bcc909ull; }
 
-// A string of up to 15 bytes, as its bytes and its length in two words.
-template <class Offset, u32 COLUMN, bool MASKED>
-struct ShortString : StringColumn<Offset, COLUMN, MASKED> {
-    static constexpr u32 bits = 128;
-    static constexpr bool nullable = false;  // a null has a length of its own
-};
-template <class C> struct IsText { static constexpr bool value = false; };
-template <class Offset, u32 COLUMN, bool MASKED>
-struct IsText<ShortString<Offset, COLUMN, MASKED>> {
-    static constexpr bool value = true;
-};
-
 // 128 bits. The word and the witness, a column that is an input of the states too, are a bijection of
 // them; the groups' witnesses are kept by state STATE.
 template <u32 WORDS, u32 WITNESSES, u32 STATE> struct TwoWords : MadeWord<WORDS> {
@@ -72,7 +60,6 @@ template <bool KEEP_NULLS, u32 WORDS, u32 WITNESSES, u32 STATE, class... K>
 struct Wide : TwoWords<WORDS, WITNESSES, STATE> {
     static constexpr u32 bits = (K::bits + ... + 0u);
     static constexpr u32 flags = KEEP_NULLS ? ((K::nullable ? 1u : 0u) + ... + 0u) : 0u;
-    static constexpr bool text = (IsText<K>::value || ...);
     static_assert(bits + flags <= 128, "the key does not fit two words");
 
     template <class C>
@@ -91,23 +78,6 @@ struct Wide : TwoWords<WORDS, WITNESSES, STATE> {
             if constexpr (KEEP_NULLS) all = (all << 1) | (missing ? 1u : 0u);
             else dropped = dropped || missing;
         }
-    }
-
-    template <class Offset, u32 COLUMN, bool MASKED>
-    static GPUAGG_INLINE void append(ShortString<Offset, COLUMN, MASKED>, const Column* from,
-                                     i64 row, u128& all, bool& dropped) {
-        using C = Whole<StringColumn<Offset, COLUMN, MASKED>>;
-        u64 low = 0, high = 0xffull << 56;
-        if (!C::missing(from[COLUMN], row)) {
-            const auto text = C::text(from + COLUMN, row);
-            u64 word[2];
-            C::words(text, 0, word);
-            low = word[0];
-            high = word[1] | text.length << 56;
-        } else if constexpr (!KEEP_NULLS) {
-            dropped = true;
-        }
-        all = (static_cast<u128>(high) << 64) | low;
     }
 
     static GPUAGG_INLINE bool make(const Column* from, i64 row) {

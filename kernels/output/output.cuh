@@ -157,13 +157,8 @@ template <class L, bool KEEP, u32 W, u32 WITNESSES, u32 STATE, class... C>
 GPUAGG_INLINE void write_key(Wide<KEEP, W, WITNESSES, STATE, C...>, const Column*, const Target* to,
                              u32 group, const Probe& probe, const typename L::Value& v, bool is_group) {
     using P = Wide<KEEP, W, WITNESSES, STATE, C...>;
-    if constexpr (P::text) {
-        // strings are gathered, from the rows that the state behind the witness keeps
-        put(*to, group, static_cast<i32>(Nth<STATE + 1, L>::of(v).x), true, is_group);
-    } else {
-        UnpackWide<KEEP> unpack{P::key(probe.word, Nth<STATE, L>::of(v).x)};
-        write_parts<KEEP, P, UnpackWide<KEEP>, C...>(unpack, to, group, is_group);
-    }
+    UnpackWide<KEEP> unpack{P::key(probe.word, Nth<STATE, L>::of(v).x)};
+    write_parts<KEEP, P, UnpackWide<KEEP>, C...>(unpack, to, group, is_group);
 }
 template <class L, bool KEEP, u32 W, u32 WITNESSES, u32 STATE, u32 RANGES, class... C>
 GPUAGG_INLINE void write_key(WideRanged<KEEP, W, WITNESSES, STATE, RANGES, C...>,

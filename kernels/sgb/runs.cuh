@@ -9,9 +9,8 @@
 namespace gpuagg {
 
 struct Runs {
-    const u32* rows;  // the rows in order, null for the order they have
-    u32* heads;       // of each warp's rows: groups that begin there, then those that began before
-    u32* falls;       // rows that may belong to a group that has ended
+    u32* heads;  // of each warp's rows: groups that begin there, then those that began before
+    u32* falls;  // rows that may belong to a group that has ended
 };
 
 // What a warp knows of the row before its next step.
@@ -20,12 +19,10 @@ struct Before {
     bool kept, none;
 };
 
-GPUAGG_INLINE u32 row_at(const Runs& r, u32 i) { return r.rows ? r.rows[i] : i; }
-
 template <class Q>
-GPUAGG_INLINE Before before_tile(const Runs& r, const Column* columns, u32 begin) {
+GPUAGG_INLINE Before before_tile(const Column* columns, u64 begin) {
     if (begin == 0) return {0ull, false, true};
-    const Ranked last = InOrder<typename Q::Key>::of(columns, row_at(r, begin - 1));
+    const Ranked last = InOrder<typename Q::Key>::of(columns, static_cast<i64>(begin - 1));
     return {last.word, last.kept, false};
 }
 
@@ -57,7 +54,7 @@ __global__ void __launch_bounds__(SMALL_BLOCK)
     const u32 tile = (blockIdx.x * blockDim.x + threadIdx.x) / WARP;
     const u64 begin = static_cast<u64>(tile) * RUN_ROWS;
     if (begin >= a.rows) return;
-    Before before = before_tile<Q>(r, columns, static_cast<u32>(begin));
+    Before before = before_tile<Q>(columns, begin);
     bool falls = false;
     u32 heads = 0;
     for (u32 step = 0; step < RUN_ROWS && begin + step < a.rows; step += WARP * UNROLL) {
@@ -67,7 +64,7 @@ __global__ void __launch_bounds__(SMALL_BLOCK)
             const u64 i = begin + step + j * WARP + lane;
             here[j] = {EMPTY, false, false};
             if (i < a.rows) {
-                const u32 row = row_at(r, static_cast<u32>(i));
+                const i64 row = static_cast<i64>(i);
                 here[j] = InOrder<K>::of(columns, row);
                 // the key whose word is EMPTY has no place among the groups
                 here[j].odd = here[j].odd || K::probe(columns, row).kind == Kind::empty;
@@ -118,7 +115,7 @@ __global__ void __launch_bounds__(SMALL_BLOCK)
     const u32 tile = (blockIdx.x * blockDim.x + threadIdx.x) / WARP;
     const u64 begin = static_cast<u64>(tile) * RUN_ROWS;
     if (begin >= a.rows) return;
-    Before before = before_tile<Q>(r, columns, static_cast<u32>(begin));
+    Before before = before_tile<Q>(columns, begin);
     u32 groups = r.heads[tile];
     bool falls = false;
     for (u32 step = 0; step < RUN_ROWS && begin + step < a.rows; step += WARP * UNROLL) {
@@ -133,7 +130,7 @@ __global__ void __launch_bounds__(SMALL_BLOCK)
             number[j] = 0;
             word[j] = EMPTY;
             if (i < a.rows) {
-                number[j] = row_at(r, static_cast<u32>(i));
+                number[j] = static_cast<u32>(i);
                 here[j] = InOrder<K>::of(columns, number[j]);
                 word[j] = K::probe(columns, number[j]).word;
                 row[j].read(columns, number[j]);
@@ -147,18 +144,6 @@ __global__ void __launch_bounds__(SMALL_BLOCK)
             if (here[j].kept) Q::All::fold_row(value, row[j], number[j]);
             reduce_step<Q>(a, dense, word[j], head, value, groups);
         }
-    }
-}
-
-// The keys as words to be sorted, and the numbers of their rows.
-template <class Q>
-__global__ void __launch_bounds__(SMALL_BLOCK)
-    rank_rows(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns,
-              u64* words, u32* numbers) {
-    const u32 stride = gridDim.x * blockDim.x;
-    for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < a.rows; i += stride) {
-        words[i] = InOrder<typename Q::Key>::of(columns, static_cast<i64>(i)).word;
-        numbers[i] = static_cast<u32>(i);
     }
 }
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.counts import by_launch, expected, term
 from dask_gpuagg.cuda.choice import choose
-from dask_gpuagg.cuda.choice.calibration import Observation
+from dask_gpuagg.cuda.choice.cost_model import Observation
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelState, KeyPart, ValuePart

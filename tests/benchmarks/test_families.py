@@ -140,7 +140,7 @@ def test_what_is_expected_to_take_long_is_left_out(result: Callable[..., Path]) 
 def test_a_kernel_that_does_not_admit_the_input_is_left_out(
     result: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choose, "in_partitions", lambda *_: None)
+    monkeypatch.setattr(choose, "in_partitions", lambda *_, **__: None)
     for cell in json.loads(result(as_expected).read_text())["cells"]:
         assert {"pgb", "pgb_ur"} <= set(cell["left_out"])
         assert not {"pgb", "pgb_ur"} & set(cell["kernels"])
@@ -216,8 +216,8 @@ def test_a_later_decision_may_have_fields_that_this_one_has_not(
 def test_the_form_of_strings() -> None:
     query = Query((KeyPart("i32", False, string=True),), False, (), (), ())
     assert families.as_grouped(query, {"verify": 1.0}) == query
-    assert families.as_grouped(query, {}).keys[0].short
-    assert not families.as_grouped(QUERY, {}).keys[0].short
+    assert families.as_grouped(query, {"make_codes": 1.0}).coded
+    assert families.as_grouped(QUERY, {}) == QUERY
 
 
 def test_tables_that_hold_the_groups() -> None:

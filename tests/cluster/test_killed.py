@@ -66,7 +66,7 @@ ROUTES: dict[str, tuple[Callable[[Any], Any], type, tuple[str, ...]]] = {
         ("partial", "exchange", "finalize"),
     ),
     "gather": (
-        lambda d: d.groupby("k", sort=True).v.median(),
+        lambda d: d.groupby("k", sort=True).v.agg("median"),
         GroupByGather,
         ("exchange", "finalize", "gather"),
     ),

@@ -177,8 +177,6 @@ SEVERAL_KEYS = {
     "decimal128 and int32": (key("i128", True), key("i32")),
     "string": (string(),),
     "string with nulls": (string(masked=True),),
-    "short string": (string(masked=True)._replace(short=True),),
-    "short large string": (string("i64")._replace(short=True),),
     "large string": (string("i64"),),
     "large string with nulls": (string("i64", masked=True),),
     "string and int32": (string(masked=True), key("i32", True)),
@@ -263,8 +261,8 @@ def _counts() -> Iterator[tuple[str, Query]]:
             yield f"{number} by {label}, by row", replace(of(keys, wanted), by_row=True)
     for keep_nulls in (False, True):
         nulls = "nulls kept" if keep_nulls else "nulls dropped"
-        yield f"strings as numbers, {nulls}", of((string("i64", True),), {}, keep_nulls).texts
-        yield f"short strings as numbers, {nulls}", of((string(),), {}, keep_nulls).texts
+        yield f"large strings as numbers, {nulls}", of((string("i64", True),), {}, keep_nulls).texts
+        yield f"strings as numbers, {nulls}", of((string(),), {}, keep_nulls).texts
     ranged = {
         "two of 64 bits": INT64 * 2,
         "three with nulls": (key("i64", True), key("u8"), key("i32", True)),
@@ -309,8 +307,6 @@ def _counts() -> Iterator[tuple[str, Query]]:
         nulls = "nulls kept" if keep_nulls else "nulls dropped"
         yield f"two of a word, {nulls}", of(ranged["two of a word"], USUAL, keep_nulls)
     yield "20 aggregations by codes", replace(of((string(),), twenty), coded=True)
-    short = string()._replace(short=True)
-    yield "20 aggregations by short strings", of((short,), twenty | {("i32", False): ["sum"]})
     yield "20 aggregations by two words", of((key("i64"), key("i64")), twenty)
 
 
@@ -356,12 +352,11 @@ COVERING = [
     "20 aggregations by two words",
     "keys two of 64 bits, nulls kept",
     "keys decimal128, nulls dropped",
-    "keys short string, nulls kept",
     "ranges of three with nulls, nulls kept",
     "two words by ranges of three with nulls, nulls kept",
     "codes of strings and integers, nulls kept",
     "the usual ones by strings, by row",
-    "strings as numbers, nulls dropped",
+    "large strings as numbers, nulls dropped",
     "every type masked by number",
     "the usual ones by two words, by number",
 ]

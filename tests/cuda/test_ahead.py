@@ -30,7 +30,7 @@ def test_few_rows_need_few_kernels() -> None:
 
 def test_before_groups_are_known_only_what_shows_the_keys_is_begun() -> None:
     assert likely(FIVE, 10**8, None, H200) == [(FIVE, "core"), (FIVE, "sample")]
-    assert {"core", "sample", "bytes", "longest"} == units_of(TEXTS, 10**8, None)
+    assert {"core", "sample", "bytes"} == units_of(TEXTS, 10**8, None)
 
 
 def test_keys_side_by_side_and_far_apart() -> None:

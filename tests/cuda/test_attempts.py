@@ -15,8 +15,8 @@ from dask_gpuagg.cuda import ahead, attempts
 from dask_gpuagg.cuda.attempts import Attempt
 from dask_gpuagg.cuda.call.call import Args, Counters, Piece, Run
 from dask_gpuagg.cuda.choice import choose
+from dask_gpuagg.cuda.choice.choose import needed_bytes
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, Partitioned, Sgb
-from dask_gpuagg.cuda.choice.memory import needed_bytes
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.dictionary import numbered
 from dask_gpuagg.cuda.keys.codes import Codes
@@ -24,9 +24,10 @@ from dask_gpuagg.cuda.keys.ranges import Numbering
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KeyPart
 from dask_gpuagg.cuda.runtime.background import KernelsCompiling
-from dask_gpuagg.cuda.sampling import numbering, repeat
+from dask_gpuagg.cuda.sampling import repeat
+from dask_gpuagg.cuda.sampling import sample as sampling
 from tests.cuda.choice.test_choose import H200
-from tests.cuda.choice.test_window import SUM, dense
+from tests.cuda.choice.test_tables import SUM, dense
 from tests.cuda.specialisations import ONE, of, string
 
 PAIRS = KeySummary(1_000, 1_000, 0.0, 0.0, bounds=(0, 2**40))
@@ -337,7 +338,7 @@ def test_words_of_few_groups_are_hashed_as_they_are(
     def numbered_by_ranges(*of: Any) -> None:
         asked.append(of)
 
-    monkeypatch.setattr(numbering, "numbered_by_ranges", numbered_by_ranges)
+    monkeypatch.setattr(sampling, "numbered_by_ranges", numbered_by_ranges)
     pairs = of((KeyPart("i32", False), KeyPart("i16", False)), ONE)
     call: Any = SimpleNamespace(query=pairs, rows=10**6, about=("a", "b"))
     sample: Any = SimpleNamespace(ranges=[(0, 30), (0, 30)])

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from dask_gpuagg.cuda import dictionary
 from dask_gpuagg.cuda.call.inputs import Columns, DeviceColumn, Part
-from dask_gpuagg.cuda.choice.summary import KeySummary
-from dask_gpuagg.cuda.choice.window import window
+from dask_gpuagg.cuda.choice.summary import KeySummary, window
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import TEXT_WORDS
 from dask_gpuagg.cuda.query.types import KeyPart

@@ -17,9 +17,9 @@ from dask_gpuagg.engines.device import calibrate
 @pytest.fixture
 def cache(tmp_path: Path) -> Iterator[Path]:
     with dask.config.set({"gpuagg.kernel-cache": str(tmp_path)}):
-        costs.uncorrected.cache_clear()
+        costs.known.cache_clear()
         yield tmp_path
-    costs.uncorrected.cache_clear()
+    costs.known.cache_clear()
 
 
 def test_constants_are_measured_and_used(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,7 +84,7 @@ def test_too_many_rows_outside_go_another_way() -> None:
 
 
 def floats(kind: str, rng: np.random.Generator) -> Any:
-    """Values whose extremes are hard to keep a bound of."""
+    """Values whose extremes are easily missed."""
     made = {
         "even": lambda: rng.random(ROWS),
         "both signs": lambda: rng.normal(0, 1e3, ROWS),
@@ -108,41 +108,24 @@ KINDS = (
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_extremes_that_lie_far(kind: str, masked: bool) -> None:
+def test_extremes(kind: str, masked: bool) -> None:
     rng = np.random.default_rng(11)
     v = pd.Series(floats(kind, rng))
     if masked:
         v = v.astype("Float64").mask(rng.random(ROWS) < 0.3)
     w = pd.Series(rng.normal(0, 1, ROWS))
     # means of infinities are no numbers, and pandas counts NaN as missing
-    frame = pd.DataFrame({"k": rng.integers(0, fitting(9_000), ROWS), "v": v, "w": w})
+    frame = pd.DataFrame({"k": rng.integers(0, fitting(5_000), ROWS), "v": v, "w": w})
     wanted = {"v": ["min", "max", "size"], "w": ["mean", "sum"]}
     ours, run = aggregated(frame, ["k"], wanted, "direct")
     assert run.decision.kernel == "direct"
-    assert run.decision.far
+    assert run.decision.in_shared
     theirs = by_pandas(frame, ["k"], wanted)
     assert_equal(ours, theirs)
     for label in ("v.min", "v.max"):
         # values may be nearer to each other than ``assert_equal`` looks
         ordered = [f[label].to_numpy(float, na_value=np.nan) for f in (ours, theirs)]
         np.testing.assert_array_equal(*ordered)
-
-
-def test_one_group_after_the_other_with_far_extremes() -> None:
-    """Blocks that meet a key late, and rows outside of the window where no segment is sampled."""
-    rng = np.random.default_rng(12)
-    rows = 1 << 24
-    keys = np.sort(rng.integers(0, fitting(9_000), rows))
-    between = np.flatnonzero(np.arange(rows) % (rows // 256) >= 256)
-    keys[rng.choice(between, 300, replace=False)] = rng.integers(10**6, 2 * 10**6, 300)
-    frame = pd.DataFrame({"k": keys, "v": rng.normal(0, 1, rows), "w": rng.normal(0, 1, rows)})
-    wanted = {"v": ["min", "max", "size"], "w": ["mean", "sum"]}
-    ours, run = aggregated(frame, ["k"], wanted, "direct")
-    assert (run.decision.kernel, run.decision.far, run.spilled) == ("direct", True, 300)
-    theirs = by_pandas(frame, ["k"], wanted)
-    assert_equal(ours, theirs)
-    for label in ("v.min", "v.max"):
-        assert (ours[label].to_numpy() == theirs[label].to_numpy()).all()
 
 
 @pytest.mark.parametrize("keep_nulls", [False, True])

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from dask_gpuagg.cuda.algorithms import output
-from dask_gpuagg.cuda.choice import folding, partitions
+from dask_gpuagg.cuda.choice import partitions
 from tests.device.test_kernels import (
     ROWS,
     aggregated,
@@ -51,9 +51,8 @@ def test_columns_of_every_width(kernel: str) -> None:
 @pytest.mark.parametrize("groups", [2_000, 20_000])
 def test_groups_of_many_rows_are_folded(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A warp or a thread has each, and the end of what fits shared memory cuts some of them."""
-    monkeypatch.setattr(folding, "_FILLS", 10)
-    for module in (folding, partitions):
-        monkeypatch.setattr(module, "fold_bytes", lambda device: 40_960)
+    monkeypatch.setattr(partitions, "_FILLS", 10)
+    monkeypatch.setattr(partitions, "fold_bytes", lambda device: 40_960)
     rng = np.random.default_rng(24)
     frame, wanted = wide_frame(rng)
     frame["k"] = rng.integers(0, groups, ROWS) * 2**33
@@ -180,9 +179,8 @@ def test_columns_are_written_by_partitions(kind: str, groups: str | int, kernel:
 def test_keys_of_two_words_where_columns_fill_shared_memory_often(
     groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folding, "_FILLS", 10)
-    for module in (folding, partitions):
-        monkeypatch.setattr(module, "fold_bytes", lambda device: 10_240)
+    monkeypatch.setattr(partitions, "_FILLS", 10)
+    monkeypatch.setattr(partitions, "fold_bytes", lambda device: 10_240)
     rng = np.random.default_rng(42)
     keys = integers_of(rng.permutation(FEW_ROWS) % groups, "two words")
     frame = pd.DataFrame(keys | values(rng, FEW_ROWS))

@@ -13,8 +13,6 @@ from tests.device.test_kernels import (
     aggregated,
     assert_equal,
     by_pandas,
-    columns_of,
-    on_host,
 )
 
 ROWS = 300_000
@@ -84,16 +82,9 @@ def test_runs_across_steps_and_warps(run: int, rows: int) -> None:
     assert_equal(ours, by_pandas(frame, ["k"], WANTED))
 
 
-def test_sorted_groups_come_out_in_order() -> None:
-    from dask_gpuagg.engines.device.aggregator import Aggregator
-
+def test_rows_that_do_not_ascend_go_another_way() -> None:
     rng = np.random.default_rng(6)
     frame = run_frame(rng.integers(-(2**40), 2**40, 50_000)[rng.integers(0, 50_000, ROWS)])
-    aggregator = Aggregator(columns_of(frame, ["k"]), False)
-    aggregator.size()
-    (keys,), _, run = aggregator.run("sgb")
-    assert run.decision.kernel == "sgb"
-    assert (on_host(keys).to_numpy() == np.unique(frame.k)).all()
-
-
-# ---- collections -------------------------------------------------------------------------------
+    ours, run = aggregated(frame, ["k"], WANTED, "sgb")
+    assert run.decision.kernel == "lphga"
+    assert_equal(ours, by_pandas(frame, ["k"], WANTED))

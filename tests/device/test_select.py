@@ -10,7 +10,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dask_gpuagg.cuda.choice import selection_costs as costs
+from dask_gpuagg.cuda.algorithms import distinct
+from dask_gpuagg.cuda.algorithms import select as selection
+from dask_gpuagg.cuda.query.tuning import SIDES
 from tests.device.test_kernels import columns_of
 from tests.device.test_sgb import BETWEEN, DTYPES, ROWS, compare, encoded, keys_of, values_of
 
@@ -93,7 +95,7 @@ def test_a_group_with_most_of_the_rows(wide: bool, monkeypatch: pytest.MonkeyPat
     """Its words are sorted, or are a large block's."""
     from dask_gpuagg.cuda.runtime.driver import Stopwatch
 
-    monkeypatch.setattr(costs, "WIDE_GROUP", 0 if wide else 2**31)
+    monkeypatch.setattr(selection, "WIDE_GROUP", 0 if wide else 2**31)
     rng = np.random.default_rng(14)
     keys_ = np.where(rng.random(ROWS) < 0.9, 7, rng.integers(0, 200, ROWS))
     frame = pd.DataFrame({"k": keys_, "v": rng.normal(size=ROWS)})
@@ -188,11 +190,11 @@ def tick_of(ordered: Any, q: float, between: str) -> int:
 def test_a_wrong_bracket_costs_a_second_count(monkeypatch: pytest.MonkeyPatch) -> None:
     from dask_gpuagg.cuda.algorithms.select import Selector
 
-    monkeypatch.setattr(costs, "ERRORS", 0.0)
-    monkeypatch.setattr(costs, "SPARE", 0.0)
+    monkeypatch.setattr(selection, "ERRORS", 0.0)
+    monkeypatch.setattr(selection, "SPARE", 0.0)
     # both go by brackets of the usual width
-    monkeypatch.setattr(costs, "stride_of", lambda rows, groups: 8)
-    monkeypatch.setattr(costs, "room_of", lambda rows, groups, stride: rows)
+    monkeypatch.setattr(selection, "stride_of", lambda rows, groups: 8)
+    monkeypatch.setattr(selection, "room_of", lambda rows, groups, stride: rows)
     missed, narrow = [], Selector.narrow
 
     def watched(*args: Any) -> Any:
@@ -216,7 +218,7 @@ def test_a_wrong_bracket_costs_a_second_count(monkeypatch: pytest.MonkeyPatch) -
 def test_without_room_rows_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
     from dask_gpuagg.cuda.runtime.driver import Stopwatch
 
-    monkeypatch.setattr(costs, "room_of", lambda rows, groups, stride: 10)
+    monkeypatch.setattr(selection, "room_of", lambda rows, groups, stride: 10)
     rng = np.random.default_rng(6)
     frame = pd.DataFrame({"k": rng.integers(0, 700, ROWS), "v": rng.normal(size=ROWS)})
     stopwatch = Stopwatch()
@@ -246,7 +248,6 @@ def test_counts_of_chunks_add_up(skips_nan: bool) -> None:
     import cupy as cp
     from pylibcudf.utils import _get_stream
 
-    from dask_gpuagg.cuda.algorithms import select as selection
     from dask_gpuagg.cuda.algorithms import sgb
     from dask_gpuagg.cuda.call.call import ColumnStruct
     from dask_gpuagg.engines.device.layout import view_of
@@ -269,7 +270,7 @@ def test_counts_of_chunks_add_up(skips_nan: bool) -> None:
     counts = [selector.counts() for _ in chunks]
     for chunk, own in zip(chunks, counts, strict=True):
         selector.count(chunk, brackets, own, kept)
-    arrays = [cp.ndarray(costs.SIDES * groups, cp.uint64, cp.cuda.MemoryPointer(
+    arrays = [cp.ndarray(SIDES * groups, cp.uint64, cp.cuda.MemoryPointer(
         cp.cuda.UnownedMemory(own.ptr, own.size, own), 0)) for own in counts]  # fmt: skip
     arrays[0] += arrays[1] + arrays[2]
     tally = selector.narrow(counts[0], brackets, kept)
@@ -278,7 +279,9 @@ def test_counts_of_chunks_add_up(skips_nan: bool) -> None:
     frame = frame[frame["k"] >= 0]
     # ranks of the sample between the ends of a bracket, each of which stands for 8 rows
     taken = frame["v"].count() if skips_nan else len(frame)
-    between = 2 * (costs.ERRORS * (taken / groups / 8 * q * (1 - q)) ** 0.5 + costs.SPARE) + 1
+    between = (
+        2 * (selection.ERRORS * (taken / groups / 8 * q * (1 - q)) ** 0.5 + selection.SPARE) + 1
+    )
     assert tally.kept == pytest.approx(8 * groups * between, rel=0.05)
     selector.pick(kept, tally.kept)
     data, _, nulls = selector.made("lower")
@@ -326,7 +329,7 @@ def test_distinct_special_values_as_sorted(name: str) -> None:
 
 
 def test_a_full_table_is_followed_by_a_sort(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(costs, "TABLE_BYTES", 4_096)
+    monkeypatch.setattr(distinct, "TABLE_BYTES", 4_096)
     rng = np.random.default_rng(11)
     frame = pd.DataFrame({"k": rng.integers(0, 5, ROWS), "v": rng.normal(size=ROWS)})
     keys, rows = rows_of(frame, "select")
@@ -337,7 +340,7 @@ def test_a_full_table_is_followed_by_a_sort(monkeypatch: pytest.MonkeyPatch) -> 
 # ---- who is chosen, and whole queries ------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rows", "selected"), [(costs.ROWS_FROM, True), (100_000, False)])
+@pytest.mark.parametrize(("rows", "selected"), [(selection.ROWS_FROM, True), (100_000, False)])
 def test_few_groups_of_many_rows_are_selected(rows: int, selected: bool) -> None:
     from dask_gpuagg.cuda.runtime.driver import Stopwatch
 
@@ -360,7 +363,7 @@ def test_collections(npartitions: int, raising: None) -> None:
     import dask_cudf
 
     rng = np.random.default_rng(13)
-    n = costs.ROWS_FROM + 1
+    n = selection.ROWS_FROM + 1
     frame = pd.DataFrame(
         {
             "k": pd.Series(rng.integers(0, 100, n)).astype("Int32").mask(rng.random(n) < 0.01),

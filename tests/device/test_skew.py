@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from dask_gpuagg.cuda import attempts
-from dask_gpuagg.cuda.choice import folding, skew
 from dask_gpuagg.cuda.choice import partitions as partitioning
+from dask_gpuagg.cuda.choice import skew
 from tests.device.test_kernels import WANTED, aggregated, assert_equal, by_pandas, unmixed, values
 
 ROWS = 4_000_000
@@ -113,8 +113,8 @@ def test_a_frequent_key_in_a_partition_that_is_folded(
 ) -> None:
     """Rows beyond the places of one turn take several, those of one key another kernel."""
     monkeypatch.setattr(skew, "HOT", 1e9)
-    monkeypatch.setattr(folding, "_LARGEST", 1e9)
-    monkeypatch.setattr(folding, "_ROOM", 10)
+    monkeypatch.setattr(partitioning, "_LARGEST", 1e9)
+    monkeypatch.setattr(partitioning, "_ROOM", 10)
     rng = np.random.default_rng(17)
     k = zipf(0.5, 2_000_000, rng)
     k[rng.random(ROWS) < share] = 2**41

@@ -8,7 +8,7 @@ import math
 from dask_gpuagg.cuda.algorithms.output import collect_early
 from dask_gpuagg.cuda.call.call import Call, Counters, Run, collect, run_of, table_of
 from dask_gpuagg.cuda.call.spilled import room_for_spilled, take_spilled
-from dask_gpuagg.cuda.choice import choose
+from dask_gpuagg.cuda.choice import tables
 from dask_gpuagg.cuda.choice.decision import Direct
 from dask_gpuagg.cuda.query.tuning import SMALL_BLOCK
 from dask_gpuagg.cuda.runtime.driver import fill
@@ -48,7 +48,7 @@ def direct(call: Call, decision: Direct) -> tuple[Run, Counters] | None:
     call.launch("clear", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
     if call.check:
         call.check()
-    shared = choose.direct_bytes(query, decision)
+    shared = tables.direct_bytes(query, decision)
     kernel = kernel_of_decision(decision)
     if not decision.in_shared:
         marks = 4 * math.ceil(keys / 32)
@@ -75,6 +75,4 @@ def direct(call: Call, decision: Direct) -> tuple[Run, Counters] | None:
 
 def kernel_of_decision(decision: Direct) -> str:
     """The kernel that adds rows to the slots of their keys."""
-    if not decision.in_shared:
-        return "direct_global"
-    return "direct_far" if decision.far else "direct_shared"
+    return "direct_shared" if decision.in_shared else "direct_global"

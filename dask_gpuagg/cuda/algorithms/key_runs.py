@@ -1,11 +1,10 @@
-"""Reduce runs of equal keys: rows that are sorted already, or that are sorted first."""
+"""Reduce runs of equal keys, of rows whose keys ascend."""
 
 from __future__ import annotations
 
 import ctypes
 import math
 
-from dask_gpuagg.cuda.algorithms import sgb as sorting
 from dask_gpuagg.cuda.call.call import Call, Counters, Run, collect, run_of, table_of
 from dask_gpuagg.cuda.choice.decision import Sgb, even
 from dask_gpuagg.cuda.query.tuning import RUN_ROWS, SCAN_THREADS, SMALL_BLOCK
@@ -18,7 +17,6 @@ class Runs(ctypes.Structure):
     """``Runs`` of kernels/sgb/runs.cuh."""
 
     _fields_ = [
-        ("rows", ctypes.c_void_p),
         ("heads", ctypes.c_void_p),
         ("falls", ctypes.c_void_p),
     ]
@@ -43,10 +41,7 @@ def sgb(call: Call, decision: Sgb) -> tuple[Run, Counters] | None:
         None if the rows are not sorted, or a key has an extra slot behind tables.
     """
     args = call.args
-    runs, seen = _count(call, 0)
-    if seen.falls and decision.sorts and call.rows <= sorting.ROWS_AT_MOST:
-        order = _sorted(call)
-        runs, seen = _count(call, order.buffer.ptr)
+    runs, seen = _count(call)
     if seen.falls:
         return None
     args.table = table_of(call, even(max(seen.groups, 2)))
@@ -63,12 +58,12 @@ def _blocks(call: Call) -> int:
     return math.ceil(call.rows / (RUN_ROWS * _WARPS))
 
 
-def _count(call: Call, order: int) -> tuple[Runs, _Seen]:
-    """Number the groups of the rows in an order, 0 for the order they have."""
+def _count(call: Call) -> tuple[Runs, _Seen]:
+    """Number the groups of the rows."""
     tiles = math.ceil(call.rows / RUN_ROWS)
     heads = call.allocate(4 * (tiles + 2)).ptr
     totals = heads + 4 * tiles
-    runs = Runs(order, heads, totals + 4)
+    runs = Runs(heads, totals + 4)
     fill(totals, 0, 8, call.handle)
     call.launch("count_runs", _blocks(call), SMALL_BLOCK, call.args, runs, call.columns)
     scanned = ctypes.c_void_p(heads), ctypes.c_uint32(tiles), ctypes.c_void_p(totals)
@@ -76,16 +71,3 @@ def _count(call: Call, order: int) -> tuple[Runs, _Seen]:
     seen = _Seen()
     read_back(totals, seen, call.handle)
     return runs, seen
-
-
-def _sorted(call: Call) -> sorting.Words:
-    """The numbers of the rows in the order of their keys."""
-    words = sorting.Words(call.allocate(8 * call.rows), 8)
-    numbers = sorting.Words(call.allocate(4 * call.rows), 4)
-    blocks = call.spread(call.rows, SMALL_BLOCK)
-    targets = words.pointer, numbers.pointer
-    call.launch("rank_rows", blocks, SMALL_BLOCK, call.args, call.columns, *targets)
-    sorter = sorting.launcher(call.stream, call.stopwatch)
-    _, numbers = sorting.radix_sort(sorter, words, numbers, call.rows, 64)
-    call.held.append(numbers.buffer)
-    return numbers

@@ -23,10 +23,10 @@ from dask_gpuagg.cuda.call.call import (
     zero,
 )
 from dask_gpuagg.cuda.call.spilled import take_listed
-from dask_gpuagg.cuda.choice import folding, skew
 from dask_gpuagg.cuda.choice import partitions as partitioning
+from dask_gpuagg.cuda.choice import skew
 from dask_gpuagg.cuda.choice.decision import Partitioned, Pgb, PgbFold, even, safe_slots
-from dask_gpuagg.cuda.choice.window import null_slot
+from dask_gpuagg.cuda.choice.summary import null_slot
 from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, OUTPUTS_AT_MOST, ROOM_THREADS, SMALL_BLOCK
@@ -267,7 +267,7 @@ def _make_copies(call: Call, decision: Partitioned) -> _Copies:
         None,
         decision.partitions,
         decision.capacity,
-        folding.most_rows(decision),
+        partitioning.most_rows(decision),
     )
     columns = (ColumnStruct * len(call.columns))(*call.columns)
     for i, value in query.copied:
@@ -310,7 +310,7 @@ def _append_others(call: Call, targets: ctypes.Array[Target]) -> None:
 
 def _fold(decision: PgbFold, copies: _Copies, targets: ctypes.Array[Target]) -> None:
     call = copies.call
-    places = call.allocate(2 * decision.blocks * folding.most_rows(decision)).ptr
+    places = call.allocate(2 * decision.blocks * partitioning.most_rows(decision)).ptr
     # of keys that the words are only a part of
     words = 0
     if call.query.family == "Wide":
@@ -319,7 +319,7 @@ def _fold(decision: PgbFold, copies: _Copies, targets: ctypes.Array[Target]) -> 
         *(call.args, copies.partitions, copies.columns, targets),
         *(ctypes.c_void_p(places), ctypes.c_void_p(words)),
     )
-    shared = folding.fold_bytes(call.device)
+    shared = partitioning.fold_bytes(call.device)
     call.launch(_grouping(decision), decision.blocks, tuning.FOLD_THREADS, *operands, shared=shared)
 
 

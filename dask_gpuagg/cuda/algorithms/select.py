@@ -17,7 +17,6 @@ from typing import Any
 from dask_gpuagg.cuda.algorithms import sgb
 from dask_gpuagg.cuda.algorithms.sgb import BETWEEN, Segments, Words, array_of
 from dask_gpuagg.cuda.call.call import ColumnStruct, Launcher, Target
-from dask_gpuagg.cuda.choice import selection_costs as costs
 from dask_gpuagg.cuda.query import instantiations
 from dask_gpuagg.cuda.query.instantiations import CORE, TranslationUnit
 from dask_gpuagg.cuda.query.tuning import (
@@ -32,9 +31,91 @@ from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import Device, fill, read_back
 from dask_gpuagg.cuda.runtime.kernels import Kernels
 
+# More groups are sorted, and so are groups of fewer bytes of values on average: a sample has
+# too few rows of each, and narrow values sort in few passes. One H200, 50 million rows: at
+# 5,000 rows a group selecting takes 0.36 of the time of a sort (float64) and 0.70 (int32), at 769
+# rows 1.19 and 1.97.
+GROUPS_AT_MOST = 1 << 16
+BYTES_OF_A_GROUP = 16 << 10
+# Fewer rows are sorted in the time that the launches of a selection take.
+ROWS_FROM = 1 << 21
+
+# A bracket's width on either side, in standard deviations of a rank in the sample, and in ranks:
+# one of 150,000 brackets misses its quantile, which a second count then finds.
+ERRORS = 4.5
+SPARE = 3.0
+# Rows that a bracket holds beyond those expected.
+SLACK = 1.25
+_ROOM_AT_LEAST = 1 << 16
+
+# A group of more words, and of more than this share of all, is sorted instead of being one block's.
+WIDE_GROUP = 1 << 16
+WIDE_SHARE = 1 / 8
+# Words of the widest group from which on a block has all the threads it can.
+BUSY_GROUP = 1 << 14
+
+_COPIES_AT_MOST = 32
+_BYTES_OF_COPIES = 32 << 10
 # Shared memory of an SM is shared by the blocks of the count, each of which has some of its own.
 _RESERVED = 1 << 10
 _SM_THREADS = 2048
+
+
+def selects(rows: int, groups: int, width: int) -> bool:
+    """Whether a quantile of each group is selected.
+
+    Parameters
+    ----------
+    rows, groups : int
+    width : int
+        Bytes of a value.
+
+    Returns
+    -------
+    bool
+    """
+    return (
+        0 < groups <= GROUPS_AT_MOST
+        and rows >= ROWS_FROM
+        and rows * width >= BYTES_OF_A_GROUP * groups
+    )
+
+
+def stride_of(rows: int, groups: int) -> int:
+    """Rows of which one is sampled, a power of two.
+
+    A sample of one row in r is r times smaller than the input, and brackets of a group of n rows
+    hold ``ERRORS * sqrt(r / n)`` of them. Both are sorted by group, so their sum is minimised.
+    """
+    of_group = max(rows / max(groups, 1), 1.0)
+    best = (2.0 * math.sqrt(of_group) / ERRORS) ** (2.0 / 3.0)
+    return int(2 ** max(1, round(math.log2(max(best, 1.0)))))
+
+
+def inside(rows: int, groups: int, stride: int) -> float:
+    """Share of the rows that brackets are expected to hold, at most.
+
+    Exact for a median and groups of one size. The square root is concave, so skewed groups have
+    less in all.
+    """
+    of_group = max(rows / max(groups, 1), 1.0)
+    return min(1.0, (ERRORS * math.sqrt(of_group / stride) + 2 * SPARE + 2) * stride / of_group)
+
+
+def room_of(rows: int, groups: int, stride: int) -> int:
+    """Rows that there is room for inside of brackets."""
+    return min(rows, int(SLACK * rows * inside(rows, groups, stride)) + _ROOM_AT_LEAST)
+
+
+def sorts_words(widest: int, rows: int) -> bool:
+    """Whether words are sorted where the widest group has so many of ``rows``."""
+    return widest > WIDE_GROUP + WIDE_SHARE * rows
+
+
+def copies_of(groups: int) -> int:
+    """Copies of the counts of a block, a power of two: threads side by side have their own."""
+    room = _BYTES_OF_COPIES // (4 * SIDES * max(groups, 1))
+    return int(min(_COPIES_AT_MOST, 2 ** (max(room, 1).bit_length() - 1)))
 
 
 @dataclass(frozen=True)
@@ -166,7 +247,7 @@ class Selector:
         self._launch(
             "aim",
             *(ctypes.c_void_p(segments.starts.ptr), ctypes.c_uint32(self._groups)),
-            *(ctypes.c_double(x) for x in (self._q, costs.ERRORS, costs.SPARE)),
+            *(ctypes.c_double(x) for x in (self._q, ERRORS, SPARE)),
             *(brackets.pointer, self._ranks.pointer),
         )
         self._pick(segments, widest, brackets)
@@ -193,7 +274,7 @@ class Selector:
         place = _Kept(None, None, None, 0)
         if kept is not None:
             place = _Kept(kept.words.buffer.ptr, kept.of_row.buffer.ptr, kept.tally.ptr, kept.room)
-        device, copies = self._on.device, costs.copies_of(self._groups)
+        device, copies = self._on.device, copies_of(self._groups)
         shared = 4 * SIDES * self._groups * copies
         name, threads, blocks = "count_in_blocks", COUNT_THREADS, COUNT_BLOCKS
         if shared + _RESERVED > device.shared_bytes:
@@ -282,7 +363,7 @@ class Selector:
         """Rows by group, in the order of their words if a group is large, and its rows."""
         segments = self._together(words, of_row, rows)
         widest = self._widest(segments)
-        if costs.sorts_words(widest, rows):
+        if sorts_words(widest, rows):
             words, of_row = segments.words, segments.of_row
             words, of_row = sgb.radix_sort(self._sorts, words, of_row, rows, 8 * self._width)
             segments = self._together(words, of_row, rows)
@@ -294,10 +375,10 @@ class Selector:
             *(segments.words.pointer, ctypes.c_void_p(segments.starts.ptr)),
             *(self._ranks.pointer, ctypes.c_uint32(self._groups), pairs.pointer),
         )
-        if costs.sorts_words(widest, segments.rows):
+        if sorts_words(widest, segments.rows):
             self._launch("read_ranks", *arguments)
             return
-        threads = ONE_BLOCK_THREADS if widest > costs.BUSY_GROUP else SMALL_BLOCK
+        threads = ONE_BLOCK_THREADS if widest > BUSY_GROUP else SMALL_BLOCK
         blocks = self._on.device.multiprocessors * (_SM_THREADS // threads)
         self._on.launch("pick", min(blocks, self._groups), threads, *arguments)
 
@@ -308,7 +389,7 @@ class Selector:
 
     def _widest(self, segments: Segments) -> int:
         """Words of the largest group; those of all where they are few."""
-        if segments.rows <= costs.BUSY_GROUP:
+        if segments.rows <= BUSY_GROUP:
             return segments.rows
         told = array_of(self._on, 1, 4).buffer
         fill(told.ptr, 0, 4, self._on.handle)

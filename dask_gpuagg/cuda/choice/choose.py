@@ -1,4 +1,4 @@
-"""The choice of the kernel and its geometry from a summary of the keys.
+"""The decision: the candidate that is expected to take least, or that memory has room for.
 
 Nothing is launched here. Other tuning is in ``Query.threads`` and ``Query.unroll``.
 """
@@ -6,7 +6,7 @@ Nothing is launched here. Other tuning is in ``Query.threads`` and ``Query.unrol
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dask_gpuagg.cuda.choice.cost_model import expected_kernel_ms, least_ms
@@ -20,63 +20,47 @@ from dask_gpuagg.cuda.choice.decision import (
     Partitioned,
     Sgb,
     SpEga,
-    doubt,
-    even,
     margin,
-    power_of_two,
-    safe_slots,
-    shared_bytes,
 )
-from dask_gpuagg.cuda.choice.folding import partitions_of_rows
 from dask_gpuagg.cuda.choice.partitions import (
-    FEWEST_SLOTS,
     PARTITIONED_FROM,
     copies_bytes,
     in_partitions,
+    partitions_of_rows,
     tile_of,
 )
-from dask_gpuagg.cuda.choice.summary import ANY_WORD, KeySummary
-from dask_gpuagg.cuda.choice.window import null_slot, window
+from dask_gpuagg.cuda.choice.summary import ANY_WORD, KeySummary, null_slot
+from dask_gpuagg.cuda.choice.tables import (
+    LOOSEST,
+    in_full_table,
+    in_global,
+    in_runs,
+    in_shared,
+    in_window,
+    shared_capacity,
+)
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS
 from dask_gpuagg.cuda.runtime.driver import Device
 
 # Kernels that may be forced.
 KERNELS = ("hgb", "direct", "pgb", "pgb_ur", "pgb_fold", "sgb", "sp_ega", "lphga")
-# A key that is farther than this from its first slot of a global table says that the table is too
-# small for the keys it gets.
-PROBES = 1024
-# Keys of a window for each expected group, at most, and likewise where it is forced.
-_DENSE = 2.0
-_LOOSEST = 64.0
-# Keys of a window in global memory up to which their states lie in sectors of their own, because
-# atomics on one sector wait for each other.
-_APART_BELOW = 1 << 17
 # Copies of a state that skewed keys need.
 _SKEWED_REPLICAS = 8
 # Copies with which no two lanes of a warp wait for each other.
 _LANES = 32
-# Share of a shared table that may be claimed: a longer probe costs less than another pass.
-_SHARED_LOAD = 0.85
-# Copies of few groups' accumulators: beyond the lanes of a warp they keep warps apart.
-_MOST_REPLICAS = 256
-# Slots for each expected group, the best first.
-_ROOMY = (2, 1.5)
-_GLOBAL_LOAD = 0.6
 # Share of a row's values below which gathering them may be faster than moving all.
 _GATHERED = 0.5
-# A warp whose neighbours share a key in more than this share of the rows keeps its sums in
-# registers.
-_RUNS_FROM = 0.9
 # Share of the time of a table in shared memory below which one in global memory is chosen: it loses
 # more by keys that the sample did not show.
 _WORTH = 0.9
-
-
-def shared_capacity(query: Query, device: Device) -> int:
-    """Groups that one block's table can hold without replicas."""
-    fixed, replica = query.slot_bytes
-    return int((shared_bytes(device) // (fixed + replica) - EXTRA_SLOTS) * _SHARED_LOAD)
+# Bytes from which the allocator is asked before a kernel is decided on: writing as many takes
+# longer than asking.
+_ASKED_FROM = 1 << 28
+# Bytes of a value in most columns of copies, each of which is allocated by itself.
+_COPIED_BYTES = 8
+# Share of the bytes of copies that there was no room for: of nearly as many nobody need try again.
+_LESS = 0.95
 
 
 def decide(
@@ -132,31 +116,27 @@ def decide(
 
 def _forced(case: Case, kernel: str) -> Decision:
     """The kernel of this name, or ``lphga`` where it does not admit the query or its keys."""
-    made: Decision | None = None
-    refusal = "forced"
+    decision: Decision | None = None
+    why = "forced"
     match kernel:
         case "sp_ega":
-            made = in_full_table(case, "forced")
+            decision = in_full_table(case, why)
         case "sgb":
-            refusal = "the keys have no word that orders as they do"
+            why = "the keys have no word that orders as they do"
             if _admits_runs(case.query):
-                made = Sgb(why="forced", estimate=case.estimate, sorts=True)
+                decision = Sgb(why="forced", estimate=case.estimate)
         case "direct":
-            refusal = "the keys lie in no narrow range"
-            made = _in_window(case, "forced", _LOOSEST)
+            why = "the keys lie in no narrow range"
+            decision = in_window(case, "forced", LOOSEST)
         case "pgb" | "pgb_ur" | "pgb_fold":
-            refusal = f"{case.groups:,} groups exceed shared memory"
-            moved = _by_number(case) if kernel == "pgb_ur" else case
-            made = in_partitions(moved, True, kernel == "pgb_fold")
+            why = f"{case.groups:,} groups exceed shared memory"
+            moved = case.by_number if kernel == "pgb_ur" else case
+            decision = in_partitions(moved, True, kernel == "pgb_fold")
         case "hgb":
-            refusal = "a group's states exceed shared memory"
+            why = "a group's states exceed shared memory"
             if shared_capacity(case.query, case.device) > 0:
-                made = _in_shared(case, "forced")
-    return made or in_global(case, refusal)
-
-
-def _by_number(case: Case) -> Case:
-    return case._replace(query=case.query.by_number)
+                decision = in_shared(case, "forced")
+    return decision or in_global(case, why)
 
 
 def _cheapest(case: Case, estimate: KeySummary, costs: Costs, memory: int | None) -> Decision:
@@ -164,67 +144,67 @@ def _cheapest(case: Case, estimate: KeySummary, costs: Costs, memory: int | None
     query, rows, _, device, values = case
     expected = estimate.groups
     capacity = shared_capacity(query, device)
-    narrow = _in_window(case, f"{expected:,} groups of a narrow range")
+    narrow = in_window(case, f"{expected:,} groups of a narrow range")
     if margin(expected) <= capacity:
         # the same updates as in partitions, and no rows are moved first: other candidates are not
         # evaluated, because the host's own time counts most here
-        near = narrow is not None and narrow.in_shared and not narrow.far
-        # copies for each lane make rows that lie side by side no worse than others
-        if near and narrow and (narrow.replicas >= _LANES or not _in_runs(estimate)):
+        if narrow is not None and narrow.in_shared and not _meets(narrow):
             return narrow
-        return _in_shared(case, f"{expected:,} groups fit shared memory")
-    moved = in_partitions(case)
-    candidates: list[Decision | None] = [moved]
+        return in_shared(case, f"{expected:,} groups fit shared memory")
+    candidates: list[Decision | None] = []
     if narrow is not None and not _contended(narrow):
-        candidates.insert(0, narrow)
+        candidates.append(narrow)
+    moved = in_partitions(case)
+    candidates.append(moved)
     if values < _GATHERED * query.values:
-        candidates.append(in_partitions(_by_number(case)))
-    if not _are_few(moved, case):
-        candidates.append(in_partitions(case, False, True))
-
+        candidates.append(in_partitions(case.by_number))
+    # partitions so few, each grouped at once, that folding would need more of them
+    few = moved is not None and moved.slices == 1 and moved.partitions <= partitions_of_rows(case)
+    if not few:
+        candidates.append(in_partitions(case, folds=True))
     if memory is not None:
         candidates = [c for c in candidates if c and global_bytes(query, c) <= memory]
 
     def timed(decisions: Sequence[Decision | None]) -> list[tuple[float, Decision]]:
         return [(expected_ms(query, rows, device, costs, d), d) for d in decisions if d is not None]
 
-    found = timed(candidates)
-    best = min((ms for ms, _ in found), default=math.inf)
+    times = timed(candidates)
+    best = min((ms for ms, _ in times), default=math.inf)
     # candidates that cannot win are not evaluated: the host's time counts too
-    if not found or least_ms(costs, query, rows) < _WORTH * best:
+    if not times or least_ms(costs, query, rows) < _WORTH * best:
         why = f"{expected:,} groups exceed shared memory"
-        candidates = []
+        tables: list[Decision] = []
         if capacity > 0 and rows >= PARTITIONED_FROM:
-            candidates.append(in_full_table(case, why))
+            tables.append(in_full_table(case, why))
         # its table does not grow where skew makes estimates too low, and is larger
-        if not (found or candidates) or not (estimate.skewed or memory is not None):
-            candidates.append(in_global(case, why))
-        found += timed(candidates)
+        if not (times or tables) or not (estimate.skewed or memory is not None):
+            tables.append(in_global(case, why))
+        times += timed(tables)
 
-    def compared(i: int) -> float:
-        ms, each = found[i]
-        return ms / _WORTH if isinstance(each, Lphga | SpEga) else ms
+    def handicapped(i: int) -> float:
+        ms, decision = times[i]
+        return ms / _WORTH if isinstance(decision, Lphga | SpEga) else ms
 
-    ms, chosen = found.pop(min(range(len(found)), key=compared))
-    times = [f"{ms:.2g} ms expected", *(f"{each.kernel} {other:.2g}" for other, each in found)]
-    return replace(chosen, why=f"{chosen.why}: {', '.join(times)}", expected_ms=ms)
-
-
-def global_bytes(query: Query, decision: Decision) -> int:
-    """Device memory for copies of rows, or for the table that holds the groups."""
-    match decision:
-        case Partitioned():
-            return copies_bytes(query, decision)
-        case Direct() | Lphga() | SpEga():
-            return (decision.global_slots + EXTRA_SLOTS) * sum(query.slot_bytes)
-    return 0
+    ms, chosen = times.pop(min(range(len(times)), key=handicapped))
+    others = [f"{other.kernel} {other_ms:.2g}" for other_ms, other in times]
+    why = ", ".join([f"{chosen.why}: {ms:.2g} ms expected", *others])
+    return replace(chosen, why=why, expected_ms=ms)
 
 
-def _are_few(decision: Partitioned | None, case: Case) -> bool:
-    """Whether partitions are so few, each grouped at once, that folding would need more of them."""
-    if decision is None or decision.slices > 1:
-        return False
-    return decision.partitions <= partitions_of_rows(case)
+def _meets(decision: Direct) -> bool:
+    """Whether rows that lie side by side want one copy of a state at once."""
+    return in_runs(decision.estimate) and decision.replicas < _LANES
+
+
+def _contended(decision: Direct) -> bool:
+    """Whether skewed keys would wait for each other more than hot keys that leave the stream."""
+    skewed = decision.estimate is not None and decision.estimate.skewed
+    return skewed and decision.replicas < _SKEWED_REPLICAS
+
+
+def _admits_runs(query: Query) -> bool:
+    # a null key of 64 bits has no word that could be sorted
+    return query.family == "Packed" and not null_slot(query)
 
 
 def expected_ms(query: Query, rows: int, device: Device, costs: Costs, decision: Decision) -> float:
@@ -232,28 +212,6 @@ def expected_ms(query: Query, rows: int, device: Device, costs: Costs, decision:
     tile = tile_of(query, device, decision)
     times = expected_kernel_ms(costs, query, rows, decision, device.multiprocessors, tile)
     return sum(times.values())
-
-
-def _in_shared(case: Case, why: str) -> Hgb:
-    query, rows, estimate, device, _ = case
-    capacity = shared_capacity(query, device)
-    held = min(margin(case.groups), capacity)
-    runs = _in_runs(estimate)
-    if runs:
-        # registers take what replicas are for, and a sample of long runs shows few of the groups
-        held = capacity
-    slots, replicas = _shared_table(query, held, device)
-    wanted = math.ceil(rows / (query.threads * query.unroll))
-    return Hgb(
-        kernel="hgb_runs" if runs else "hgb",
-        why=why,
-        estimate=estimate,
-        shared_slots=slots,
-        replicas=replicas,
-        blocks=max(1, min(device.multiprocessors, wanted)),
-        # blocks with different keys fill it beyond the estimate; it is small all the same
-        global_slots=even(max(4 * margin(held if runs else case.groups), 2048)),
-    )
 
 
 def decide_again(
@@ -278,96 +236,119 @@ def decide_again(
     return decide(query, rows, estimate, device, forced, costs, values)
 
 
-def direct_bytes(query: Query, decision: Direct) -> int:
-    """Shared memory of a block of ``direct``: a bit for each slot, and the states if they fit."""
-    fixed, replica = query.far_bytes if decision.far else query.slot_bytes
-    each = fixed - 8 + decision.replicas * replica
-    return (decision.keys + 63) // 64 * 8 + decision.shared_slots * each
+def that_fits(
+    query: Query,
+    rows: int,
+    decision: Decision,
+    device: Device,
+    has_room: Callable[[Sequence[int]], bool],
+    costs: Costs | None = None,
+    values: float | None = None,
+) -> Decision:
+    """The decision, or the best kernel whose copies or table there is memory for.
 
+    Parameters
+    ----------
+    query : Query
+    rows : int
+    decision : Decision
+    device : Device
+    has_room : callable
+        Takes bytes of several buffers; whether the allocator gives all of them at once.
+    costs : Costs, optional
+    values : float, optional
+        See ``decide``.
 
-def _in_window(case: Case, why: str, loosest: float = _DENSE) -> Direct | None:
-    """The slot of a key by its distance from the least one, or None where it cannot be."""
-    query, rows, estimate, device, _ = case
-    found = window(query, estimate)
-    if estimate is None or found is None:
-        return None
-    base, keys = found
-    if keys > loosest * estimate.groups + 64:
-        return None
-    fixed, replica = query.slot_bytes
-    room = shared_bytes(device) - (keys + 63) // 64 * 8
-    each = room // keys - (fixed - 8)
-    # where all rows improve an extreme, far ones are slow: only for keys that do not fit otherwise
-    far = each < replica <= room // keys - (query.far_bytes[0] - 8) and not estimate.skewed
-    if far:
-        each = replica
-    replicas, shift, in_shared = 1, 0, room >= 0 and each >= replica
-    if in_shared:
-        most = _MOST_REPLICAS if replica == 0 else min(_MOST_REPLICAS, each // replica)
-        replicas = power_of_two(most)
-    elif room < 0 or estimate.skewed:
-        # atomics on one address wait for each other
-        return None
-    elif keys < _APART_BELOW:
-        shift = 2
-    blocks = min(device.multiprocessors, math.ceil(rows / (query.threads * query.unroll)))
-    return Direct(
-        why=why,
-        estimate=estimate,
-        base=base,
-        keys=keys,
-        blocks=max(1, blocks),
-        in_shared=in_shared,
-        replicas=replicas,
-        far=far,
-        shift=shift,
-    )
-
-
-def _in_runs(estimate: KeySummary | None) -> bool:
-    return estimate is not None and estimate.repeats >= _RUNS_FROM
-
-
-def _contended(decision: Direct) -> bool:
-    """Whether skewed keys would wait for each other more than hot keys that leave the stream."""
-    skewed = decision.estimate is not None and decision.estimate.skewed
-    return skewed and decision.replicas < _SKEWED_REPLICAS
-
-
-def _admits_runs(query: Query) -> bool:
-    # a null key of 64 bits has no word that could be sorted
-    return query.family == "Packed" and not null_slot(query)
-
-
-def in_global(case: Case, why: str) -> Lphga:
-    """A roomy table in global memory."""
-    slots = safe_slots(case.rows)
-    if case.estimate is not None:
-        slots = min(slots, even(int(margin(case.estimate.most) / _GLOBAL_LOAD) + 1024))
-    return Lphga(why=why, estimate=case.estimate, global_slots=slots)
-
-
-def in_full_table(case: Case, why: str) -> SpEga:
-    """A table as large as the groups, which grows where they are more."""
-    slots = case.rows
-    if case.estimate is not None:
-        doubtful = margin(case.groups) * (1 + 2 * doubt(case.groups, case.rows))
-        slots = min(case.rows, int(doubtful))
-    return SpEga(why=why, estimate=case.estimate, global_slots=even(max(slots, 64)))
-
-
-def _shared_table(query: Query, groups: int, device: Device) -> tuple[int, int]:
-    """Slots and replicas.
-
-    A warp probes as long as the unluckiest of its rows, so a low load comes before replicas
-    beyond those that keep lanes apart; both end where the memory does.
+    Returns
+    -------
+    Decision
+        Where nothing fits the one that needs least, whose call meets the allocator's message.
     """
-    fixed, replica = query.slot_bytes
-    available = shared_bytes(device)
-    for slots_per_group in _ROOMY:
-        slots = max(FEWEST_SLOTS, even(int(groups * slots_per_group)))
-        room = available // (slots + EXTRA_SLOTS) - fixed
-        if room >= replica:
-            most = _MOST_REPLICAS if replica == 0 else min(_MOST_REPLICAS, room // replica)
-            return slots, power_of_two(most)
-    return (available // (fixed + replica) - EXTRA_SLOTS) // 2 * 2, 1
+    while True:
+        sizes = _buffers(query, decision)
+        if sum(sizes) < _ASKED_FROM or has_room(sizes):
+            return decision
+        less = with_less_memory(query, rows, decision, device, costs, values)
+        if less is None:
+            return decision
+        decision = less
+
+
+def _buffers(query: Query, decision: Decision) -> list[int]:
+    """Bytes of the buffers for copies of rows, or of the table."""
+    needed = global_bytes(query, decision)
+    if not isinstance(decision, Partitioned):
+        return [needed]
+    each = _COPIED_BYTES * decision.partitions * decision.capacity
+    return [min(each, needed - first) for first in range(0, needed, each)]
+
+
+def with_less_memory(
+    query: Query,
+    rows: int,
+    decision: Decision,
+    device: Device,
+    costs: Costs | None = None,
+    values: float | None = None,
+) -> Decision | None:
+    """The best kernel of those that need less memory than a decision; None if none does.
+
+    Parameters
+    ----------
+    query : Query
+    rows : int
+    decision : Decision
+        For which device memory did not suffice.
+    device : Device
+    costs : Costs, optional
+    values : float, optional
+        See ``decide``.
+
+    Returns
+    -------
+    Decision or None
+        ``why`` says what there was no room for.
+    """
+    estimate = decision.estimate
+    if isinstance(decision, Partitioned):
+        memory = int(_LESS * copies_bytes(query, decision))
+        smaller = decide(query, rows, estimate, device, "auto", costs, values, memory)
+        return _instead_of(decision, smaller)
+    case = Case(query, rows, estimate, device, query.values if values is None else values)
+    why = "it needs the least memory"
+    tables: list[Decision] = [in_global(case, why)]
+    if shared_capacity(query, device) > 0:
+        tables.append(in_full_table(case, why))
+    least = min(tables, key=lambda table: needed_bytes(query, rows, table))
+    if needed_bytes(query, rows, least) >= needed_bytes(query, rows, decision):
+        return None
+    return _instead_of(decision, least)
+
+
+def _instead_of(decision: Decision, smaller: Decision) -> Decision:
+    return replace(smaller, why=f"{smaller.why}; device memory has no room for {decision.kernel}")
+
+
+def global_bytes(query: Query, decision: Decision) -> int:
+    """Device memory for copies of rows, or for the table that holds the groups."""
+    match decision:
+        case Partitioned():
+            return copies_bytes(query, decision)
+        case Direct() | Lphga() | SpEga():
+            return (decision.global_slots + EXTRA_SLOTS) * sum(query.slot_bytes)
+    return 0
+
+
+def needed_bytes(query: Query, rows: int, decision: Decision) -> int:
+    """Device memory that a call takes beside its columns and its result, roughly."""
+    match decision:
+        case Sgb():
+            groups = rows if decision.estimate is None else decision.estimate.groups
+            return groups * sum(query.slot_bytes)
+        case SpEga():
+            # the rows that lost their first place, and the list of free slots
+            return global_bytes(query, decision) + 4 * rows + 2 * decision.global_slots
+        case Hgb():
+            # the list of rows that found no place
+            return (decision.global_slots + EXTRA_SLOTS) * sum(query.slot_bytes) + rows // 2
+    return global_bytes(query, decision)

@@ -9,8 +9,12 @@ the choice is between: making words of keys and verifying them cost the same whi
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
-from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from dask_gpuagg.cuda.choice.costs import Costs
 from dask_gpuagg.cuda.choice.decision import (
@@ -31,12 +35,10 @@ from dask_gpuagg.cuda.choice.partitions import (
     striped_bytes,
     writes_columns,
 )
+from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import ROOM_OF
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
-
-if TYPE_CHECKING:
-    from dask_gpuagg.cuda.choice.summary import KeySummary
 
 # Bytes that memory moves for a random access.
 _SECTOR = 32
@@ -82,6 +84,14 @@ _SUMS = {
 }
 # 32-bit sums, for which there is an instruction: they vanish behind the rest.
 _COUNTS = ("Size", "Count")
+# Resolution of the stopwatch, milliseconds.
+_RESOLUTION = 0.01
+# Weight of a constant's distance from its start: small, so that it matters only for constants that
+# the measurements do not determine.
+_INERTIA = 0.02
+_STEPS = 100
+# Variants of a kernel, which the model gives the same constants.
+_PLAIN = ("direct", "hgb", "scatter", "aggregate", "fold")
 
 
 def expected_kernel_ms(
@@ -107,18 +117,15 @@ def expected_kernel_ms(
     """
     groups = max(1, rows if decision.estimate is None else min(rows, decision.estimate.groups))
     if isinstance(decision, Partitioned):
-        made = _partitioned(costs, query, rows, decision, groups, multiprocessors, tile)
+        kernel_ms = _partitioned(costs, query, rows, decision, groups, multiprocessors, tile)
         writes = not writes_columns(decision.partition_query(query), decision)
     else:
-        made = _in_table(costs, query, rows, decision, groups, multiprocessors)
+        kernel_ms = _in_table(costs, query, rows, decision, groups, multiprocessors)
         writes = True
     # groups are read where they are and written as columns
     if writes:
-        made["write"] = groups * 2 * sum(query.slot_bytes) / costs.table_bandwidth * 1e-6
-    times = {name: ms + costs.launch_us * 1e-3 for name, ms in made.items()}
-    for name in costs.corrections.keys() & times.keys():
-        times[name] *= costs.corrections[name]
-    return times
+        kernel_ms["write"] = groups * 2 * sum(query.slot_bytes) / costs.table_bandwidth * 1e-6
+    return {name: ms + costs.launch_us * 1e-3 for name, ms in kernel_ms.items()}
 
 
 def _in_table(
@@ -127,19 +134,19 @@ def _in_table(
     """Kernels that leave the groups in a table in global memory."""
     match decision:
         case Direct():
-            made = {"direct": _direct(costs, query, rows, decision, groups, multiprocessors)}
+            kernel_ms = {"direct": _direct(costs, query, rows, decision, groups, multiprocessors)}
         case Hgb():
-            made = {"hgb": _hgb(costs, query, rows, decision, groups, multiprocessors)}
+            kernel_ms = {"hgb": _hgb(costs, query, rows, decision, groups, multiprocessors)}
         case SpEga():
-            made = _sp_ega(costs, query, rows, decision, groups)
+            kernel_ms = _sp_ega(costs, query, rows, decision, groups)
         case Lphga():
-            made = {"lphga": _lphga(costs, query, rows, decision, groups)}
+            kernel_ms = {"lphga": _lphga(costs, query, rows, decision, groups)}
         case _:
             raise ValueError(f"the model does not describe {decision.kernel}")
     slots = decision.global_slots
     return {
         "clear": slots * sum(query.slot_bytes) / costs.table_bandwidth * 1e-6,
-        **made,
+        **kernel_ms,
         "collect": 8 * slots / costs.table_bandwidth * 1e-6,
     }
 
@@ -155,15 +162,15 @@ def _partitioned(
 ) -> dict[str, float]:
     query = decision.partition_query(query)
     left = rows - _hot_rows(rows, decision)
-    made = {"scatter": _scatter(costs, query, rows, left, decision, tile)}
+    kernel_ms = {"scatter": _scatter(costs, query, rows, left, decision, tile)}
     if decision.counted:
         counted = rows / ROOM_OF * (8 if query.made_words else _key_bytes(query))
-        made |= {"count_partitions": counted / costs.bandwidth * 1e-6, "lay_out": 0.0}
+        kernel_ms |= {"count_partitions": counted / costs.bandwidth * 1e-6, "lay_out": 0.0}
     if isinstance(decision, PgbFold):
-        made["fold"] = _fold(costs, query, left, decision, groups, multiprocessors)
+        kernel_ms["fold"] = _fold(costs, query, left, decision, groups, multiprocessors)
     elif isinstance(decision, Pgb):
-        made["aggregate"] = _aggregate(costs, query, left, decision, groups, multiprocessors)
-    return made
+        kernel_ms["aggregate"] = _aggregate(costs, query, left, decision, groups, multiprocessors)
+    return kernel_ms
 
 
 def least_ms(costs: Costs, query: Query, rows: int) -> float:
@@ -180,8 +187,7 @@ def least_ms(costs: Costs, query: Query, rows: int) -> float:
     float
         Device milliseconds, no more than ``expected_kernel_ms`` would give.
     """
-    least = min([1.0, *costs.corrections.values()])
-    return rows * _touched_fields(query) * costs.access_ps * least * 1e-9
+    return rows * _touched_fields(query) * costs.access_ps * 1e-9
 
 
 def _hgb(
@@ -217,15 +223,15 @@ def _scatter(
 ) -> float:
     masked = sum(v.masked for v in query.read)
     # words that no register has room for are made twice, to count the rows and to move them
-    made = 1 if decision.base is not None else 2
+    words = 1 if decision.base is not None else 2
     # dividing a key by its step takes as long as reading a column
     keys = 1 if query.made_words else len(query.keys) * (1 + query.stepped)
-    loads = made * keys + len(query.copied) + masked
+    loads = words * keys + len(query.copied) + masked
     moves = 1 + len(query.copied) + query.numbered + (masked > 0)
     runs = math.ceil(rows / max(tile, 1)) * decision.partitions * moves
     work = rows * loads * costs.load_ps + moved * moves * costs.move_ps
     key_bytes = 8 if query.made_words else _key_bytes(query)
-    read = made * key_bytes + copied_bytes(query) + masked / 8
+    read = words * key_bytes + copied_bytes(query) + masked / 8
     memory = (rows * read + moved * moved_bytes(query, decision)) / costs.bandwidth * 1e-6
     work += (rows - moved) * (costs.find_ps + _update(costs, query, 1.0))
     return _overlapped(memory, (work + runs * costs.run_ps) * 1e-9)
@@ -389,3 +395,105 @@ def _value_bytes(query: Query) -> int:
 def _read_bytes(query: Query) -> float:
     masked = sum(key.masked for key in query.keys) + sum(v.masked for v in query.inputs)
     return _key_bytes(query) + _value_bytes(query) + masked / 8
+
+
+def plain(kernel: str) -> str:
+    """The model's name of a kernel, which its variants share.
+
+    Parameters
+    ----------
+    kernel : str
+
+    Returns
+    -------
+    str
+    """
+    first = kernel.partition("_")[0]
+    return first if first in _PLAIN else kernel
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One run: what was decided, and the milliseconds of its kernels, named as in the model."""
+
+    query: Query
+    rows: int
+    decision: Decision
+    multiprocessors: int
+    tile: int
+    kernel_ms: dict[str, float]
+
+    def expected(self, costs: Costs) -> dict[str, float]:
+        """The milliseconds that the model gives the same kernels."""
+        expected = expected_kernel_ms(
+            costs, self.query, self.rows, self.decision, self.multiprocessors, self.tile
+        )
+        return {name: expected[name] for name in self.kernel_ms if name in expected}
+
+
+def fit(observations: Sequence[Observation], start: Costs) -> Costs:
+    """Fit the constants of the model to measured times.
+
+    Parameters
+    ----------
+    observations : sequence of Observation
+    start : Costs
+        Constants that the times do not depend on keep these values. So does the size of the L2
+        cache, which the device reports.
+
+    Returns
+    -------
+    Costs
+
+    Notes
+    -----
+    Least squares of the logarithms of expected over measured time, and so of relative errors, by
+    Levenberg's and Marquardt's method in the logarithms of the constants.
+    """
+    names = [f.name for f in fields(Costs) if f.name != "l2_megabytes"]
+    first = np.log([getattr(start, name) for name in names])
+
+    def costs(x: npt.NDArray[np.float64]) -> Costs:
+        constants = dict(zip(names, np.exp(x).tolist(), strict=True))
+        return Costs(**(asdict(start) | constants))
+
+    def residuals(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        tried, errors = costs(x), []
+        for seen in observations:
+            for name, ms in seen.expected(tried).items():
+                errors.append(np.log((ms + _RESOLUTION) / (seen.kernel_ms[name] + _RESOLUTION)))
+        return np.concatenate([np.array(errors), _INERTIA * (x - first)])
+
+    x, damping = first, 1e-2
+    errors = residuals(x)
+    for _ in range(_STEPS):
+        step = 1e-4
+        slopes = np.stack(
+            [(residuals(x + step * unit) - errors) / step for unit in np.eye(len(x))], axis=1
+        )
+        normal = slopes.T @ slopes
+        move = np.linalg.solve(
+            normal + damping * np.diag(np.diag(normal)), -slopes.T @ errors
+        ).clip(-1, 1)
+        tried = residuals(x + move)
+        if tried @ tried < errors @ errors:
+            done = errors @ errors - tried @ tried < 1e-9 * (errors @ errors)
+            x, errors, damping = x + move, tried, damping / 3
+            if done:
+                break
+        else:
+            damping *= 4
+            if damping > 1e8:
+                break
+    return costs(x)
+
+
+def error_of(observations: Sequence[Observation], costs: Costs) -> float:
+    """The median relative error of the kernels that take more than the stopwatch's resolution."""
+    errors = [
+        abs(ms / seen.kernel_ms[name] - 1)
+        for seen in observations
+        for name, ms in seen.expected(costs).items()
+        if seen.kernel_ms[name] > 5 * _RESOLUTION
+    ]
+    return float(np.median(errors)) if errors else 0.0

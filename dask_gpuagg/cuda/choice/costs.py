@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -73,31 +72,13 @@ class Costs:
     claim_ps: float
     same_ps: float
 
-    @property
-    def corrections(self) -> dict[str, float]:
-        """How many times as long as these constants say kernels take, by the model's names."""
-        return {}
-
-
-@dataclass(frozen=True)
-class Corrected(Costs):
-    """Constants whose kernels take other times than they say (``choice/correction.py``)."""
-
-    factors: tuple[tuple[str, float], ...] = ()
-
-    @property
-    def corrections(self) -> dict[str, float]:
-        """See ``Costs``."""
-        return dict(self.factors)
-
 
 @dataclass(frozen=True)
 class Known:
-    """Constants of a device, and where they come from: ``measured`` or ``derived``, and how."""
+    """Constants of a device, and where they come from."""
 
     costs: Costs
     source: str
-    derived: bool = False
 
 
 # A file of measured constants has about 1,000 bytes.
@@ -129,33 +110,8 @@ _H200 = Costs(
 )
 
 
-def _derived(cores: float, memory: float, l2_megabytes: float) -> Known:
-    """The H200's constants where multiprocessors times clock, and bandwidth, are so many times its.
-
-    Costs of the multiprocessors and the L2 cache scale with the first, those of memory with the
-    second.
-    """
-    scaled = {"bandwidth": memory, "table_bandwidth": memory}
-    scaled |= {"miss_ps": 1 / memory, "gather_ps": 1 / memory}
-    for name in asdict(_H200):
-        if name.endswith("_ps") and name not in scaled:
-            scaled[name] = 1 / cores
-    made = {name: getattr(_H200, name) * by for name, by in scaled.items()}
-    how = f"derived from an H200: {cores:.2f} times its multiprocessors and clock, {memory:.2f} "
-    constants = replace(_H200, **made, l2_megabytes=l2_megabytes)
-    return Known(constants, f"{how}times its bandwidth", derived=True)
-
-
-# NVIDIA's published figures: multiprocessors, boost clock in GHz, TB/s, megabytes of L2 cache. An
-# H200 has 132, 1.98 and 4.8. The longest name that fits wins. docs/gpu-kernels.md has this table.
-_PUBLISHED = {
-    "A100": (108, 1.41, 1.555, 40),
-    "A100-SXM4-80GB": (108, 1.41, 2.039, 40),
-    "H100": (132, 1.98, 3.35, 50),
-    "H100 PCIe": (114, 1.755, 2.0, 50),
-    "B200": (148, 1.965, 7.7, 126),
-    "L40S": (142, 2.52, 0.864, 96),
-}
+# Peak bandwidth of its memory, GB/s: NVIDIA's published figure.
+_H200_PEAK = 4800
 
 
 @cache
@@ -169,68 +125,34 @@ def shipped(device: Device) -> Known:
     Returns
     -------
     Known
-        Of a device that is not known, the H200's by the number of multiprocessors.
+        Of any device but the H200 those of the H200, of which the ones that depend on memory are
+        scaled by its bandwidth.
     """
-    if "H200" in device.name:
+    if "H200" in device.name.split():
         return Known(_H200, "measured on an H200")
-    named = [name for name in _PUBLISHED if name in device.name]
-    if not named:
-        share = device.multiprocessors / 132
-        return _derived(share, share, _H200.l2_megabytes * share)
-    multiprocessors, clock, bandwidth, l2 = _PUBLISHED[max(named, key=len)]
-    return _derived(multiprocessors * clock / (132 * 1.98), bandwidth / 4.8, l2)
-
-
-def known(device: Device) -> Known:
-    """The constants that ``dask-gpuagg calibrate`` measured on this device; else those shipped.
-
-    Those that are derived from another device are corrected by the calls of this process.
-    """
-    found, factors = uncorrected(device), _factors.get(device)
-    return _corrected(found, factors) if found.derived and factors else found
+    share = device.bandwidth / _H200_PEAK or 1.0
+    constants = replace(
+        _H200,
+        bandwidth=_H200.bandwidth * share,
+        table_bandwidth=_H200.table_bandwidth * share,
+        gather_ps=_H200.gather_ps / share,
+        miss_ps=_H200.miss_ps / share,
+        l2_megabytes=device.l2_bytes / 1e6 or _H200.l2_megabytes,
+    )
+    return Known(constants, f"those of an H200 for {share:.2f} times its memory bandwidth")
 
 
 @cache
-def uncorrected(device: Device) -> Known:
-    """The same without corrections; read once."""
+def known(device: Device) -> Known:
+    """The constants that ``dask-gpuagg calibrate`` measured on this device; else those shipped.
+
+    Read once.
+    """
     for directory in directories():
         measured = read(directory / _name(device), device)
         if measured is not None:
             return measured
     return shipped(device)
-
-
-# by the factors, not cleared when they change: another thread may be reading the old ones
-@lru_cache(16)
-def _corrected(found: Known, factors: tuple[tuple[str, float], ...]) -> Known:
-    times = ", ".join(f"{name} {factor:.2g}" for name, factor in factors)
-    source = f"{found.source}; by the first calls kernels take so many times as long: {times}"
-    constants = Corrected(**asdict(found.costs), factors=factors)
-    return replace(found, costs=constants, source=source)
-
-
-_factors: dict[Device, tuple[tuple[str, float], ...]] = {}
-
-
-def correct(device: Device, factors: Mapping[str, float]) -> bool:
-    """Let kernels be expected to take so many times as long as the derived constants say.
-
-    Parameters
-    ----------
-    device : Device
-    factors : mapping of str to float
-        By the model's names of kernels; all others are as expected.
-
-    Returns
-    -------
-    bool
-        Whether that is new.
-    """
-    before = dict(_factors.get(device, ()))
-    _factors[device] = tuple(sorted(factors.items()))
-    # a median moves a little with each call
-    names = before.keys() | factors.keys()
-    return any(not 0.9 < before.get(n, 1.0) / factors.get(n, 1.0) < 1.1 for n in names)
 
 
 def path_of(device: Device) -> Path | None:
@@ -313,4 +235,4 @@ def write(path: Path, device: Device, costs: Costs, more: dict[str, Any]) -> Non
         "costs": asdict(costs),
     }
     write_whole(path, (json.dumps(report, indent=1) + "\n").encode())
-    uncorrected.cache_clear()
+    known.cache_clear()

@@ -11,6 +11,8 @@ from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import SEGMENT
 from dask_gpuagg.cuda.runtime.driver import Device
 
+# Of a table in shared memory, at least.
+FEWEST_SLOTS = 32
 # Capacity of a partition beyond the mean, in standard deviations of its rows: one in three million
 # overflows. The rows beyond it cost little, but then columns are written in a second step.
 PARTITION_SIGMAS = 5
@@ -56,10 +58,9 @@ class SpEga(Decision):
 
 @dataclass(frozen=True, kw_only=True)
 class Sgb(Decision):
-    """Runs of equal keys; ``sorts`` says whether rows that are not sorted are sorted first."""
+    """Runs of equal keys that ascend."""
 
     kernel: str = "sgb"
-    sorts: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +95,6 @@ class Direct(Decision):
         Whether states lie in shared memory.
     replicas : int
         Copies of them there.
-    far : bool
-        Whether extremes of float64 lie in the global table all the same.
     shift : int
         By how many bits slots of the global table are farther apart than keys.
     """
@@ -106,7 +105,6 @@ class Direct(Decision):
     blocks: int
     in_shared: bool
     replicas: int = 1
-    far: bool = False
     shift: int = 0
 
     @property
@@ -237,6 +235,11 @@ class Case(NamedTuple):
     def groups(self) -> int:
         """Groups that are expected."""
         return self.rows if self.estimate is None else self.estimate.groups
+
+    @property
+    def by_number(self) -> Case:
+        """The case of partitions that hold the numbers of their rows."""
+        return self._replace(query=self.query.by_number)
 
 
 def safe_slots(rows: int) -> int:

@@ -6,10 +6,13 @@ The geometry of PGB-TR, PGB-UR and folding; ``choose`` chooses among all kernels
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from dask_gpuagg.cuda.choice.decision import (
+    FEWEST_SLOTS,
     PARTITION_SIGMAS,
     Case,
     Decision,
@@ -23,18 +26,9 @@ from dask_gpuagg.cuda.choice.decision import (
     power_of_two,
     shared_bytes,
 )
-from dask_gpuagg.cuda.choice.folding import (
-    FOLD_EASY,
-    FOLD_LOAD,
-    FOLD_ROOMY,
-    FOLD_SLOT,
-    can_fold,
-    fills_of,
-    fold_bytes,
-    partitions_of_rows,
-)
 from dask_gpuagg.cuda.choice.skew import (
     FEWEST_BUCKETS,
+    HOT,
     HOT_BUCKETS,
     counted_capacity,
     counts_rows,
@@ -45,8 +39,7 @@ from dask_gpuagg.cuda.choice.skew import (
     hot_of,
     largest_in,
 )
-from dask_gpuagg.cuda.choice.summary import KeySummary
-from dask_gpuagg.cuda.choice.window import null_slot, window
+from dask_gpuagg.cuda.choice.summary import KeySummary, null_slot, window
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import Device
@@ -57,7 +50,6 @@ _MOST_PLACES = (1 << 32) - (1 << 24)
 _WIDE_FROM = 800
 # More of them would leave the tiles in runs too short; then a table takes several turns instead.
 _MOST_PARTITIONS = 5_900
-FEWEST_SLOTS = 32
 # Rows from which a second pass over them may pay.
 PARTITIONED_FROM = 1 << 20
 # Share of a partition's table that is expected to be claimed.
@@ -84,6 +76,25 @@ _MARK = 1
 _MOST_COPIES = 32
 # Narrow words are below this.
 NARROW = 1 << 32
+# Bytes of shared memory for each slot beside its key: where a group's rows start, their count.
+_FOLD_SLOT = 2 + 4
+# Share of the slots that may be claimed, and the share as far as partitions do not become too many:
+# of tables filled to 0.85 all have keys too far from their first slots, so that partitions begin
+# again in halves, at 0.7 three in a hundred. Slots for each expected group where there is room.
+_FOLD_LOAD = 0.92
+FOLD_EASY = 0.7
+_FOLD_ROOMY = 2
+# Rows of a partition, whose places have 16 bits, and how often their widest column may fill shared
+# memory. Of skewed keys neither is to be exceeded by more than so many deviations: what is beyond
+# costs a turn more.
+FOLD_ROWS = 65_000
+_FILLS = 2
+_SKEWED_SIGMAS = 2
+# Where rows are counted, a partition has room for so many times the mean, twice as many if one turn
+# takes them.
+_ROOM = 2
+# The share of a turn's rows that one key may have.
+_LARGEST = 0.5
 
 
 def scatter_tile(
@@ -134,12 +145,12 @@ def in_partitions(case: Case, forced: bool = False, folds: bool = False) -> Part
     """
     if (case.rows < PARTITIONED_FROM and not forced) or (folds and not case.query.folds):
         return None
-    wanted = _Wanted(case, forced, folds)
-    return _by_window(wanted) or _by_hash(wanted)
+    request = _Request(case, forced, folds)
+    return _by_window(request) or _by_hash(request)
 
 
-class _Wanted(NamedTuple):
-    """What partitions are asked for; ``folds`` says whether their rows are to be folded."""
+class _Request(NamedTuple):
+    """Partitions that are asked for; ``folds`` says whether their rows are to be folded."""
 
     case: Case
     forced: bool
@@ -173,7 +184,9 @@ class _Wanted(NamedTuple):
             return False
         if partitions * capacity > _MOST_PLACES:
             return False
-        return not self.folds or can_fold(self.case.rows, capacity, largest)
+        # a turn has places for so many rows
+        small = capacity <= FOLD_ROWS and self.case.rows * largest <= _LARGEST * FOLD_ROWS
+        return small or not self.folds
 
     def decision(
         self, why: str, capacity: int, slices: int, replicas: int, crowded: bool, **more: Any
@@ -188,20 +201,22 @@ class _Wanted(NamedTuple):
         }
         query, _, _, device, values = self.case
         if self.folds:
-            return PgbFold(**more, fills=fills_of(query, capacity / slices, device))
+            # how often the widest column of a turn fills shared memory
+            fills = math.ceil(query.widest * capacity / slices / fold_bytes(device))
+            return PgbFold(**more, fills=fills)
         more |= {"replicas": replicas, "crowded": crowded}
         return PgbUr(**more, gathered=values) if query.untransformed else Pgb(**more)
 
 
-def _by_hash(wanted: _Wanted) -> Partitioned | None:
+def _by_hash(request: _Request) -> Partitioned | None:
     """Partitions whose tables find keys by hash."""
-    query, rows, estimate, device, _ = wanted.case
-    base, folds = _base(query, estimate), wanted.folds
+    query, rows, estimate, device, _ = request.case
+    base, folds = _base(query, estimate), request.folds
     skewed = estimate is not None and estimate.skewed
     crowded = skewed and not folds and has_room_for_crowds(query, device)
     if folds:
         # beside the slots: where the last group ends
-        slot, load = FOLD_SLOT + _word_bytes(base), FOLD_LOAD
+        slot, load = _FOLD_SLOT + _word_bytes(base), _FOLD_LOAD
         most_slots = (fold_bytes(device) - 8) // slot // 2 * 2
     else:
         room = crowded_room(query, device) if crowded else shared_bytes(device)
@@ -209,15 +224,15 @@ def _by_hash(wanted: _Wanted) -> Partitioned | None:
         load = _CROWDED_LOAD if crowded else _PARTITION_LOAD
     if query.family == "ByRow" or most_slots < FEWEST_SLOTS:
         return None
-    groups = max(1, wanted.case.groups)
+    groups = max(1, request.case.groups)
     tables = math.ceil(margin(groups) / (most_slots * load))
     if crowded and tables > _SHORT_RUNS_FROM:
         tables = math.ceil(margin(groups) / (most_slots * _CROWDED_LOAD_OF_MANY))
-    slices = power_of_two(2 * math.ceil(tables / (wanted.most if folds else _MOST_PARTITIONS)) - 1)
+    slices = power_of_two(2 * math.ceil(tables / (request.most if folds else _MOST_PARTITIONS)) - 1)
     if folds:
         easy = math.ceil(margin(groups) / (most_slots * FOLD_EASY))
-        tables = max(tables, min(easy, slices * wanted.most))
-    partitions = wanted.partitions(tables, slices)
+        tables = max(tables, min(easy, slices * request.most))
+    partitions = request.partitions(tables, slices)
     if partitions is None:
         return None
     hot: tuple[tuple[int, float], ...] = ()
@@ -243,14 +258,14 @@ def _by_hash(wanted: _Wanted) -> Partitioned | None:
             left_in = set(estimate.hot).difference(hot)
             alike = max(alike, estimate.alike + sum(share**2 for _, share in left_in))
         capacity = _capacity(rows, partitions, alike)
-    if not wanted.admits(partitions, capacity, table, largest_in(estimate, set(hot))):
+    if not request.admits(partitions, capacity, table, largest_in(estimate, set(hot))):
         return None
     per_partition = margin(groups) / partitions / slices
-    for_each = FOLD_ROOMY if folds else _PARTITION_ROOMY
+    for_each = _FOLD_ROOMY if folds else _PARTITION_ROOMY
     slots = int(for_each * per_partition + 8 * math.sqrt(per_partition))
     if rows / partitions >= _ROWS_FOR_EACH_SLOT * most_slots and not folds:
         slots = most_slots
-    return wanted.decision(
+    return request.decision(
         f"{groups:,} groups exceed shared memory",
         capacity,
         slices,
@@ -267,25 +282,25 @@ def _by_hash(wanted: _Wanted) -> Partitioned | None:
     )
 
 
-def _by_window(wanted: _Wanted) -> Partitioned | None:
+def _by_window(request: _Request) -> Partitioned | None:
     """Partitions of keys of a narrow range, each with its own slot; None for others."""
-    query, rows, estimate, device, _ = wanted.case
-    found = window(query, estimate)
-    if found is None or estimate is None or estimate.skewed:
+    query, rows, estimate, device, _ = request.case
+    around = window(query, estimate)
+    if around is None or estimate is None or estimate.skewed:
         return None
-    base, keys = found
+    base, keys = around
     once, copied = striped_bytes(query)
     room = shared_bytes(device)
     most_slots = room // (once + copied) // 2 * 2 - 8
-    if wanted.folds:
+    if request.folds:
         # beside the slots: where the last group ends
-        most_slots = (fold_bytes(device) - 8) // FOLD_SLOT // 2 * 2
+        most_slots = (fold_bytes(device) - 8) // _FOLD_SLOT // 2 * 2
     most_slots = min(most_slots, _MOST_SLOTS)
     if keys > _STRIPED * estimate.groups + 64 or most_slots < FEWEST_SLOTS:
         return None
     tables = math.ceil(keys / most_slots)
-    slices = math.ceil(tables / wanted.most)
-    partitions = wanted.partitions(tables, slices)
+    slices = math.ceil(tables / request.most)
+    partitions = request.partitions(tables, slices)
     # the inverse of one has more than 64 bits
     if partitions is None or partitions == 1:
         return None
@@ -294,16 +309,16 @@ def _by_window(wanted: _Wanted) -> Partitioned | None:
     absent = max(0.0, 1 - estimate.groups / keys)
     capacity = _capacity(rows, partitions, (absent + _UNLIKE) / estimate.groups)
     stripes = math.ceil(keys / partitions)
-    if stripes > _MOST_SLOTS or not wanted.admits(partitions, capacity, (0, 0, 0), 0.0):
+    if stripes > _MOST_SLOTS or not request.admits(partitions, capacity, (0, 0, 0), 0.0):
         return None
     slots = even(math.ceil(stripes / slices))
     copies = _MOST_COPIES if copied == 0 else (room - 8 - slots * once) // (slots * copied)
-    return wanted.decision(
+    return request.decision(
         f"{estimate.groups:,} groups of a narrow range",
         capacity,
         slices,
         # rows that fold have no states in the table
-        replicas=1 if wanted.folds else power_of_two(min(copies, _MOST_COPIES)),
+        replicas=1 if request.folds else power_of_two(min(copies, _MOST_COPIES)),
         crowded=False,
         partitions=partitions,
         shared_slots=slots,
@@ -400,3 +415,45 @@ def _hot_table(query: Query, device: Device, partitions: int, keys: int) -> tupl
         if not keys:
             return 0, 0, 0
         keys //= 2
+
+
+def fold_bytes(device: Device) -> int:
+    """Shared memory of a block that folds: all of it, for keys first and for columns then."""
+    # the block's own counters are some words more than those of others
+    return (shared_bytes(device) - 192) // 16 * 16
+
+
+def most_rows(decision: Partitioned) -> int:
+    """Rows that any partition has room for."""
+    if not decision.counted:
+        return decision.capacity
+    if not isinstance(decision, PgbFold):
+        return (1 << 32) - 1
+    most = _ROOM * decision.capacity
+    return max(most, min(2 * most, FOLD_ROWS))
+
+
+def partitions_of_rows(case: Case) -> int:
+    """Of rows to fold: so many that their widest column fills shared memory twice."""
+    query, rows, estimate, device, _ = case
+    groups = max(1, case.groups)
+    masked = any(v.masked for v in query.read)
+    even, sigmas, shares = 1 / groups, PARTITION_SIGMAS, [0.0]
+    if estimate is not None and estimate.skewed:
+        even, sigmas = max(even, estimate.alike), _SKEWED_SIGMAS
+        shares = sorted(share for _, share in estimate.hot)
+    sums, squares = ([0.0, *accumulate(of)] for of in (shares, [s * s for s in shares]))
+    spread, partitions, left = 0.0, 1.0, float(rows)
+    # rows of a partition beyond the mean, of which smaller partitions have more
+    for _ in range(4):
+        # but for those of hot keys
+        cool = bisect_right(shares, HOT / partitions * left / max(rows, 1))
+        left = max(1.0, rows * (1 - sums[-1] + sums[cool]))
+        # where the groups start, and the nulls
+        beside = 2 * margin(groups) + left / 8 * masked
+        least = (beside + query.widest * left / _FILLS) / fold_bytes(device)
+        least = max(1.0, least, (left + 64) / FOLD_ROWS)
+        partitions = least * (1 + sigmas * math.sqrt(spread))
+        alike = (even + squares[cool]) * (rows / left) ** 2
+        spread = partitions * alike + partitions / left
+    return math.ceil(partitions + 1)

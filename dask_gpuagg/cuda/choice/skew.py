@@ -61,18 +61,18 @@ def hot_of(
     folds : bool
         Whether rows are folded: a warp has those of a large group, so no block adds them up alone.
     """
-    kept, left = 0, 1.0
+    count, left = 0, 1.0
     for _, share in hot:
         # of the rows that the hotter ones leave
         if share <= HOT / partitions * left:
             break
         left -= share
-        kept += 1
+        count += 1
     if not folds:
         frequent = [share for _, share in hot if share > _HOT_ANYWHERE]
         if sum(frequent) > _HOT_WORTH:
-            kept = max(kept, len(frequent))
-    return hot[:kept]
+            count = max(count, len(frequent))
+    return hot[:count]
 
 
 def found_in(hot: Sequence[tuple[int, float]], buckets: int) -> tuple[tuple[int, float], ...]:
@@ -86,14 +86,14 @@ def found_in(hot: Sequence[tuple[int, float]], buckets: int) -> tuple[tuple[int,
         Each holds the two hottest of its keys (kernels/pgb_tr/hot.cuh); rows of others are
         scattered.
     """
-    found: list[tuple[int, float]] = []
+    placed: list[tuple[int, float]] = []
     held: dict[int, int] = {}
     for key in hot:
         bucket = (key[0] >> 32) * buckets >> 32
         held[bucket] = held.get(bucket, 0) + 1
         if held[bucket] <= _IN_BUCKET:
-            found.append(key)
-    return tuple(found)
+            placed.append(key)
+    return tuple(placed)
 
 
 def largest_in(estimate: KeySummary | None, hot: Collection[tuple[int, float]]) -> float:

@@ -1,4 +1,4 @@
-"""The summary of the keys: the number of groups and the hot keys, estimated from a sample."""
+"""The summary of the keys, estimated from a sample: number of groups, hot keys, range."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
+from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import HOT_AT_MOST
+from dask_gpuagg.cuda.query.types import TYPE_BYTES
 
 # Inputs of fewer rows are grouped in the global table: the sample would cost more than it saves.
 SAMPLED_FROM = 1 << 18
@@ -20,6 +22,9 @@ ANY_WORD = (-(1 << 63), (1 << 63) - 1)
 # The part of a range that a sample may miss at either end: where values rise with the rows, a 256th
 # of them lies behind its last segment.
 BEYOND = 192
+_WORD = 1 << 64
+# The word that core/types.cuh mixes to that of an empty slot.
+EMPTY_PLAIN = 0x0E217C1E68E9F0DD
 
 
 @dataclass(frozen=True)
@@ -132,16 +137,47 @@ def estimate_groups(
     groups = min(groups, words)
     chances = max(1, met * (met - 1))
     skewed = groups * pairs / chances > _SKEWED
-    kept = sorted(hot(), key=itemgetter(1), reverse=True)[:HOT_AT_MOST] if skewed else []
-    cold = max(0, pairs - sum(segments * (segments - 1) for _, _, segments in kept))
+    hottest = sorted(hot(), key=itemgetter(1), reverse=True)[:HOT_AT_MOST] if skewed else []
+    cold = max(0, pairs - sum(segments * (segments - 1) for _, _, segments in hottest))
     return KeySummary(
         groups,
         min(rows, words, max(groups, guaranteed)),
         repeated,
         most / sampled,
         skewed,
-        tuple((word, n / sampled) for word, n, _ in kept),
+        tuple((word, n / sampled) for word, n, _ in hottest),
         cold / chances,
         bounds,
         falls == 0,
     )
+
+
+def window(query: Query, estimate: KeySummary | None) -> tuple[int, int] | None:
+    """The least word and the number of words of a window around all keys.
+
+    Parameters
+    ----------
+    query : Query
+    estimate : KeySummary, optional
+
+    Returns
+    -------
+    tuple of int, or None
+        None where nothing is known of the keys' range, or where they have no word of their own.
+    """
+    if estimate is None or query.family not in ("Packed", "Coded", "Ranged") or null_slot(query):
+        return None
+    least, greatest = estimate.bounds
+    if estimate.bounds == ANY_WORD or least > greatest:
+        return None
+    span = greatest - least + 1
+    beyond = span // BEYOND + 16
+    base, slots = least - beyond, span + 2 * beyond
+    slots += slots % 2
+    return None if (EMPTY_PLAIN - base) % _WORD < slots else (base, slots)
+
+
+def null_slot(query: Query) -> bool:
+    """Whether the null key has no word, but an extra slot behind the table."""
+    nullable = query.family == "Packed" and query.keep_nulls and query.keys[0].nullable
+    return nullable and TYPE_BYTES[query.keys[0].ctype] == 8

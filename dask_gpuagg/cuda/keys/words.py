@@ -26,7 +26,7 @@ from dask_gpuagg.cuda.keys.ranges import (
 from dask_gpuagg.cuda.keys.steps import numbered_by_several_steps
 from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.tuning import SHORT_STRING, SMALL_BLOCK
+from dask_gpuagg.cuda.query.tuning import SMALL_BLOCK
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import fill
 
@@ -76,17 +76,7 @@ def narrowed(call: Call, slots: bool = True) -> tuple[Query, list[ColumnStruct],
         codes = codes_of_seen(query.keys, query.keep_nulls, seen_bytes(call), dense)
         if codes is not None:
             return replace(query, coded=True), [], codes
-    return shortened(call), [], None
-
-
-def shortened(call: Call) -> Query:
-    """The query with its strings as two words, if they are short enough, or the call's own."""
-    query = call.query
-    if query.may_be_short:
-        most = SHORT_STRING * call.rows
-        if call.columns[1].offset <= most and _longest(call) <= SHORT_STRING:
-            return _short(query)
-    return query
+    return query, [], None
 
 
 def representations_of(query: Query) -> list[Query]:
@@ -98,13 +88,7 @@ def representations_of(query: Query) -> list[Query]:
             made.append(replace(query, ranged=True, two_words=True))
     if query.may_be_coded:
         made.append(replace(query, coded=True))
-    if query.may_be_short:
-        made.append(_short(query))
     return made
-
-
-def _short(query: Query) -> Query:
-    return replace(query, keys=(query.keys[0]._replace(short=True),))
 
 
 def _bounds(call: Call) -> list[tuple[int, int]]:
@@ -113,14 +97,6 @@ def _bounds(call: Call) -> list[tuple[int, int]]:
     # as the kernel keeps them, all ones are the bounds of nothing
     call.summarised("ranges", summary.SEGMENTS, tuning.SEGMENT, seen, 0xFF)
     return [bounds_of(seen[2 * i], seen[2 * i + 1]) for i in range(columns)]
-
-
-def _longest(call: Call) -> int:
-    """Bytes of the longest string of the first key column."""
-    longest = ctypes.c_uint32()
-    blocks = call.spread(call.rows, SMALL_BLOCK)
-    call.summarised("longest", blocks, SMALL_BLOCK, longest, 0)
-    return int(longest.value)
 
 
 class Index(ctypes.Structure):

@@ -106,16 +106,12 @@ UNITS: dict[str, Instances] = {
     ),
     "direct_shared": Instances(
         ("direct/direct.cuh",),
-        {"direct_shared": "direct<Asked, Shared, false, {threads}, {unroll}>"},
-    ),
-    "direct_far": Instances(
-        ("direct/direct.cuh",),
-        {"direct_far": "direct<Asked, Shared, true, {threads}, {unroll}>"},
+        {"direct_shared": "direct<Asked, Shared, {threads}, {unroll}>"},
     ),
     "direct_global": Instances(
         ("direct/direct.cuh", "direct/name_slots.cuh"),
         {
-            "direct_global": "direct<Asked, Global, false, {threads}, {unroll}>",
+            "direct_global": "direct<Asked, Global, {threads}, {unroll}>",
             "name_slots": "name_slots",
         },
     ),
@@ -152,7 +148,6 @@ UNITS: dict[str, Instances] = {
     ),
     "bytes": Instances(("estimate/bytes.cuh",), {"bytes": "bytes<Asked>"}),
     "ranges": Instances(("estimate/ranges.cuh",), {"ranges": "ranges<Asked>"}),
-    "longest": Instances(("key/longest.cuh",), {"longest": "longest<Asked>"}),
     "verify": Instances(
         ("key/verify.cuh",),
         {"index_groups": "index_groups<Asked>", "verify": "verify<Asked, VERIFY_UNROLL>"},
@@ -187,7 +182,6 @@ UNITS: dict[str, Instances] = {
         {
             "count_runs": "count_runs<Asked, {unroll}>",
             "reduce_runs": "reduce_runs<Asked, {unroll}>",
-            "rank_rows": "rank_rows<Asked>",
         },
     ),
 }
@@ -204,7 +198,7 @@ def unit_of(kernel: str) -> str:
 # be few; and of many keys. The last are guesses: which of them a call launches, its sample says.
 _OF_FEW_ROWS = (CORE, "lphga", "words", "verify")
 _OF_FEW_KEYS = (
-    *(CORE, "sample", "words", "longest", "bytes", "ranges", "codes"),
+    *(CORE, "sample", "words", "bytes", "ranges", "codes"),
     *("hgb", "direct_shared", "count", "verify", "lphga"),
 )
 _OF_MANY_KEYS = (

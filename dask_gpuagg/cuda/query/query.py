@@ -107,12 +107,7 @@ class Query:
             return "ByRow"
         if self.coded:
             return "Coded"
-        fits = not strings and bits + flags <= 128
-        return "Wide" if fits or self._short else "Hashed"
-
-    @property
-    def _short(self) -> bool:
-        return len(self.keys) == 1 and self.keys[0].short
+        return "Wide" if not strings and bits + flags <= 128 else "Hashed"
 
     @cached_property
     def word_bits(self) -> int:
@@ -121,8 +116,8 @@ class Query:
         return flags + sum(8 * TYPE_BYTES[k.ctype] for k in self.keys)
 
     @cached_property
-    def may_be_short(self) -> bool:
-        """Whether the key is one of strings, which may all turn out to be short."""
+    def is_by_text(self) -> bool:
+        """Whether the key is one column of strings, by the hashes of these."""
         return self.family == "Hashed" and len(self.keys) == 1 and self.keys[0].string
 
     @cached_property
@@ -164,7 +159,7 @@ class Query:
     @cached_property
     def gathered(self) -> bool:
         """Whether key columns come out as the rows to gather them from."""
-        return self.family in ("Hashed", "ByRow") or self._short
+        return self.family in ("Hashed", "ByRow")
 
     @cached_property
     def key_outputs(self) -> int:
@@ -228,8 +223,7 @@ class Query:
     def kept(self) -> tuple[KernelState, ...]:
         """The states of a slot: those asked for, then what made words need."""
         if self.family == "Wide":
-            witnessed = (*self.states, KernelState("Witness", (len(self.inputs),)))
-            return (*witnessed, KernelState("AnyRow")) if self._short else witnessed
+            return (*self.states, KernelState("Witness", (len(self.inputs),)))
         return (*self.states, KernelState("AnyRow")) if self.family == "Hashed" else self.states
 
     @cached_property
@@ -237,12 +231,6 @@ class Query:
         """Bytes that a slot has once, its key's word included, and bytes of each replica."""
         sizes = [s.slot_bytes() for s in self.kept]
         return 8 + sum(s[0] for s in sizes), sum(s[1] for s in sizes)
-
-    @cached_property
-    def far_bytes(self) -> tuple[int, int]:
-        """The same where of extremes of float64 only a bound lies in the slot."""
-        fixed, replica = self.slot_bytes
-        return fixed - 4 * sum(state.ctype == "f64" for state in self.kept), replica
 
     @cached_property
     def row_bytes(self) -> int:
@@ -319,8 +307,6 @@ class Query:
             missing.add("ranges")
         if self.family != "Hashed":
             missing.add("verify")
-        if not self.may_be_short:
-            missing.add("longest")
         if not self.is_of_texts:
             missing.update(DICTIONARY)
         if self.family == "ByRow":
@@ -332,9 +318,7 @@ class Query:
         if self.family != "Packed":
             missing.update(("scan", "range", "runs"))
         if self.family not in ("Packed", "Coded", "Ranged"):
-            missing.update(("direct_shared", "direct_far", "direct_global", *SLOTS, "fold_striped"))
-        if self.far_bytes == self.slot_bytes:
-            missing.add("direct_far")
+            missing.update(("direct_shared", "direct_global", *SLOTS, "fold_striped"))
         return tuple(u for u in UNITS if u not in missing)
 
     def source(self, *units: str) -> TranslationUnit:
@@ -386,8 +370,6 @@ using namespace gpuagg;
         keys, column = [], 0
         for key in self.keys:
             kind = "StringColumn" if key.string else "KeyColumn"
-            if self._short and not self.by_row:
-                kind = "ShortString"
             keys.append(f"{kind}<{key.ctype}, {column}, {_literal(key.masked)}>")
             column += 2 if key.string else 1
         inputs = []

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 # Slots behind every table, for the empty and the null key.
 EXTRA_SLOTS = 2
-# Bytes of a string that fit two words together with their number.
-SHORT_STRING = 15
 # Key columns that may be coded together, and words of eight bytes that a string of them may have.
 CODED_COLUMNS = 4
 PIECES = 8

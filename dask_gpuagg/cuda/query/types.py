@@ -51,14 +51,11 @@ class KeyPart(NamedTuple):
     masked : bool
         Whether the column has a null mask.
     string : bool
-    short : bool
-        Of strings: whether none has more than ``tuning.SHORT_STRING`` bytes.
     """
 
     ctype: str
     masked: bool
     string: bool = False
-    short: bool = False
 
     @property
     def nullable(self) -> bool:

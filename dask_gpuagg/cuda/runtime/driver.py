@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import queue
-from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -49,6 +48,10 @@ class Device:
     multiprocessors : int
     shared_bytes : int
         Shared memory that one block may have, bytes.
+    l2_bytes : int
+        Size of the L2 cache.
+    bandwidth : float
+        Peak of the device's memory, GB/s; 0 where the driver does not say.
     """
 
     ordinal: int
@@ -56,6 +59,8 @@ class Device:
     architecture: str
     multiprocessors: int
     shared_bytes: int
+    l2_bytes: int = 0
+    bandwidth: float = 0.0
 
 
 def current_device() -> Device:
@@ -86,20 +91,21 @@ def _device(ordinal: int) -> Device:
     from cuda.bindings import runtime
 
     p = _runtime(runtime.cudaGetDeviceProperties(ordinal))
+    attribute = runtime.cudaDeviceAttr
+    clock, width = (
+        _runtime(runtime.cudaDeviceGetAttribute(of, ordinal))
+        for of in (attribute.cudaDevAttrMemoryClockRate, attribute.cudaDevAttrGlobalMemoryBusWidth)
+    )
     return Device(
         ordinal,
         p.name.decode().rstrip("\0"),
         f"sm_{p.major}{p.minor}",
         p.multiProcessorCount,
         p.sharedMemPerBlockOptin,
+        int(p.l2CacheSize),
+        # kHz and bits; data move at both edges of the clock
+        2e-6 * clock * width / 8,
     )
-
-
-def l2_bytes(device: Device) -> int:
-    """Size of a device's L2 cache."""
-    from cuda.bindings import runtime
-
-    return int(_runtime(runtime.cudaGetDeviceProperties(device.ordinal)).l2CacheSize)
 
 
 def free_bytes() -> int:
@@ -152,19 +158,6 @@ class Stopwatch:
         """Record the event that ends a lap."""
         self._laps.append((name, started, self.start(stream)))
 
-    def laps(self) -> Counter[str]:
-        """How many laps each name has."""
-        return Counter(name for name, _, _ in self._laps)
-
-    def is_done(self) -> bool:
-        """Whether the device has passed the last lap; does not wait for it."""
-        from cuda.bindings import driver
-
-        if not self._laps:
-            return True
-        (status,) = driver.cuEventQuery(self._laps[-1][2])
-        return bool(status == driver.CUresult.CUDA_SUCCESS)
-
     def milliseconds(self) -> dict[str, float]:
         """Device milliseconds by name; waits for the last lap."""
         from cuda.bindings import driver
@@ -173,16 +166,10 @@ class Stopwatch:
         for name, first, last in self._laps:
             checked(driver.cuEventSynchronize(last))
             times[name] = times.get(name, 0.0) + checked(driver.cuEventElapsedTime(first, last))
-        self.destroy()
-        return times
-
-    def destroy(self) -> None:
-        """Give back all events, also of a lap that was not stopped; waits for nothing."""
-        from cuda.bindings import driver
-
         self._laps.clear()
         while self._events:
             checked(driver.cuEventDestroy(self._events.pop()))
+        return times
 
 
 def fill(pointer: int, byte: int, size: int, stream: int) -> None:

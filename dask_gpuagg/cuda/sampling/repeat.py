@@ -109,19 +109,19 @@ def _key(call: Call, forced: str) -> _Key:
 
 def expectation(call: Call, forced: str) -> Expectation | None:
     """The decision for earlier rows like those of a call, if there is one."""
-    known = _known.get(_key(call, forced))
-    if known is None or abs(known.values - (call.values or 0.0)) > _VALUES:
+    before = _known.get(_key(call, forced))
+    if before is None or abs(before.values - (call.values or 0.0)) > _VALUES:
         return None
-    more = call.rows - known.rows
+    more = call.rows - before.rows
     # partitions have room for so many rows
-    most = 0.0 if isinstance(known.decision, Partitioned) else _ROWS_SHARE * known.rows
-    if not -_ROWS_SHARE * known.rows <= more <= most:
+    most = 0.0 if isinstance(before.decision, Partitioned) else _ROWS_SHARE * before.rows
+    if not -_ROWS_SHARE * before.rows <= more <= most:
         return None
     row, left = _refused.get(_key(call, forced)) or (0, 0)
     if left:
         _refused.put(_key(call, forced), (row, left - 1))
         return None
-    return known
+    return before
 
 
 def check(call: Call, sample: Sample, before: Expectation, counters: int) -> None:
@@ -188,8 +188,8 @@ def keep(
     again = replace(decision, why=f"{decision.why}; as for rows before")
     expected = bounds_of(numbers, decision, numbering)
     hot = _hot_of(decision, numbers)
-    made = Expectation(again, call.rows, call.values or 0.0, expected, numbering, hot)
-    _known.put(_key(call, forced), made)
+    repeatable = Expectation(again, call.rows, call.values or 0.0, expected, numbering, hot)
+    _known.put(_key(call, forced), repeatable)
 
 
 def _may_repeat(decision: Decision) -> bool:

@@ -13,10 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_gpuagg.cuda.call.call import Call
-from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice import summary as cardinality
+from dask_gpuagg.cuda.choice import tables
+from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned, Sgb
 from dask_gpuagg.cuda.choice.summary import KeySummary
+from dask_gpuagg.cuda.keys import steps
 from dask_gpuagg.cuda.keys.codes import bounds_of
+from dask_gpuagg.cuda.keys.ranges import Numbering, numbered_by_ranges
+from dask_gpuagg.cuda.keys.steps import numbered_by_steps
 from dask_gpuagg.cuda.query.tuning import (
     COUNT_KEYS_THREADS,
     COUNTED_PARTS,
@@ -39,6 +43,8 @@ _GOLDEN_INVERSE = 0xF1DE83E19937733D
 # How much more than before the growth of the number of keys, as a logarithm, falls or rises in each
 # further doubling of the rows: as for Zipf's laws.
 _BENT_MORE = (1.25, 1.5)
+# Groups that lie in steps, at least: fewer have one hash table in shared memory either way.
+_STEPPED_GROUPS = 1000
 _Ranks = npt.NDArray[Any]
 _Words = npt.NDArray[Any]
 
@@ -209,7 +215,7 @@ def estimated(call: Call, forced: str, sample: Sample) -> KeySummary:
         # tables of groups may be in one order, and then segments of two have the same keys
         most = max(estimate.most, call.least)
         estimate = replace(estimate, groups=call.least, most=most, skewed=False, hot=())
-    many = estimate.most > choose.shared_capacity(call.query, call.device)
+    many = estimate.most > tables.shared_capacity(call.query, call.device)
     if estimate.skewed and many and forced in ("auto", "pgb", "pgb_ur", "pgb_fold"):
         groups = max(estimate.groups, _counted(call))
         estimate = replace(estimate, groups=groups, most=groups + groups // 16)
@@ -219,6 +225,37 @@ def estimated(call: Call, forced: str, sample: Sample) -> KeySummary:
 def sampled(call: Call, forced: str) -> bool:
     """Whether a sample is taken: of few rows it would cost more than it saves."""
     return call.rows >= cardinality.SAMPLED_FROM or (forced == "direct" and call.rows > 0)
+
+
+def numbering_of(call: Call, sample: Sample, decision: Decision) -> Numbering | None:
+    """The numbers by which keys may have slots that they have not as they are.
+
+    Parameters
+    ----------
+    call : Call
+    sample : Sample
+        Of its rows.
+    decision : Decision
+        For the keys as they are.
+
+    Returns
+    -------
+    Numbering or None
+        None where there are too many numbers, or where another decision would be no better.
+    """
+    query, estimate = call.query, decision.estimate
+    if estimate is None or isinstance(decision, Sgb):
+        return None
+    if query.may_fill:
+        # one hash table in shared memory takes packed words faster than their numbers are made
+        if isinstance(decision, Hgb):
+            return None
+        return numbered_by_ranges(query, sample.ranges, call.rows, call.about)
+    dense = isinstance(decision, Direct) or (isinstance(decision, Partitioned) and decision.window)
+    few = call.rows < steps.STEPPED_ROWS or estimate.groups < _STEPPED_GROUPS
+    if dense or few or estimate.skewed:
+        return None
+    return numbered_by_steps(query, sample.some_words(), estimate.bounds, call.rows, call.about)
 
 
 def _hot_keys(address: int, hots: int, call: Call) -> list[tuple[int, int, int]]:

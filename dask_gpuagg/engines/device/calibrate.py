@@ -11,7 +11,7 @@ from typing import Any
 
 from dask_gpuagg._version import __version__
 from dask_gpuagg.cuda.choice import costs, partitions
-from dask_gpuagg.cuda.choice.calibration import Observation, error_of, fit, plain
+from dask_gpuagg.cuda.choice.cost_model import Observation, error_of, fit, plain
 from dask_gpuagg.cuda.choice.costs import Costs
 from dask_gpuagg.cuda.runtime import driver
 from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch, current_device
@@ -83,7 +83,8 @@ def calibrate(rows: int = ROWS) -> int:
         print("dask-gpuagg calibrate: no kernel cache to keep the constants in", file=sys.stderr)
         return 1
     known = costs.shipped(device)
-    start = replace(known.costs, l2_megabytes=driver.l2_bytes(device) / 1e6)
+    l2_megabytes = device.l2_bytes / 1e6 or known.costs.l2_megabytes
+    start = replace(known.costs, l2_megabytes=l2_megabytes)
     observations = list(measured(rows, device))
     found = fit(observations, start)
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -12,10 +12,8 @@ import pylibcudf as plc
 from pylibcudf.types import DataType, TypeId
 from pylibcudf.utils import _get_stream
 
-from dask_gpuagg.cuda.algorithms import select, sgb
-from dask_gpuagg.cuda.algorithms.distinct import count_distinct
+from dask_gpuagg.cuda.algorithms import distinct, select, sgb
 from dask_gpuagg.cuda.call.call import ColumnStruct
-from dask_gpuagg.cuda.choice import selection_costs
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime import background
 from dask_gpuagg.cuda.runtime.background import KernelsCompiling, waiting
@@ -171,7 +169,7 @@ class SortedRows:
         """
         ticks = column.type().id() in _TICKS
         made, width = None, TYPE_BYTES[sortable(column)]
-        if self._unsorted(column, selection_costs.selects(self._rows, self._groups, width)):
+        if self._unsorted(column, select.selects(self._rows, self._groups, width)):
             made = self._selected(column, q, interpolation, ticks)
         if made is None:
             segments = self._values(column)
@@ -184,9 +182,9 @@ class SortedRows:
         """How many different values each group has, int64. Nulls are none, all NaN are one."""
         ctype, counts = sortable(column), None
         width = TYPE_BYTES[ctype]
-        pays = selection_costs.divides(self._rows, self._groups, width)
-        if width >= selection_costs.DIVIDED_BYTES and self._unsorted(column, pays):
-            counts = count_distinct(self._on, self._chunk(column), ctype)
+        pays = distinct.divides(self._rows, self._groups, width)
+        if width >= distinct.DIVIDED_BYTES and self._unsorted(column, pays):
+            counts = distinct.count_distinct(self._on, self._chunk(column), ctype)
         if counts is None:
             counts = sgb.count_distinct(self._on, self._values(column))
         return plc.Column(INT64, self._groups, counts, None, 0, 0, [])
@@ -237,8 +235,8 @@ class SortedRows:
         return self._how == "select" or (pays and not there)
 
     def _selected(self, column: plc.Column, q: float, interpolation: str, ticks: bool) -> Any:
-        stride = selection_costs.stride_of(self._rows, self._groups)
-        room = selection_costs.room_of(self._rows, self._groups, stride)
+        stride = select.stride_of(self._rows, self._groups)
+        room = select.room_of(self._rows, self._groups, stride)
         selector = select.Selector(self._on, sortable(column), self._groups, q, ticks)
         return select.quantiles(selector, [self._chunk(column)], interpolation, stride, room)
 

@@ -10,7 +10,7 @@ import pytest
 from dask_gpuagg.cuda.algorithms import hash_tables
 from dask_gpuagg.cuda.call.call import Args, Counters, Table
 from dask_gpuagg.cuda.choice.decision import Lphga, safe_slots
-from tests.cuda.choice.test_window import SUM
+from tests.cuda.choice.test_tables import SUM
 
 
 def test_a_failed_table_is_released_before_the_larger_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from dask_gpuagg.cuda.algorithms import pgb as partitioned
 from dask_gpuagg.cuda.call.call import Args, Counters, Table
-from dask_gpuagg.cuda.choice import choose, folding, skew
+from dask_gpuagg.cuda.choice import choose, skew
 from dask_gpuagg.cuda.choice import partitions as partitioning
 from dask_gpuagg.cuda.choice.decision import PgbFold, PgbUr
 from dask_gpuagg.cuda.choice.summary import KeySummary
@@ -161,13 +161,13 @@ def test_skewed_keys_have_room_by_a_count(exponent: float, most: float) -> None:
 def test_only_skewed_keys_are_counted(kernel: str) -> None:
     even = choose.decide(SUM, 10**8, even_keys(10**6), H200, kernel)
     assert (even.kernel, even.counted) == (kernel, False)
-    assert folding.most_rows(even) == even.capacity
+    assert partitioning.most_rows(even) == even.capacity
     counted = choose.decide(SUM, 10**8, skewed(10**6, 0.1), H200, kernel)
     assert (counted.kernel, counted.counted) == (kernel, True)
     # a block that folds has places for so many
-    most = folding.most_rows(counted)
+    most = partitioning.most_rows(counted)
     if isinstance(counted, PgbFold):
-        assert 2 * counted.capacity <= most <= max(2 * counted.capacity, folding.FOLD_ROWS)
+        assert 2 * counted.capacity <= most <= max(2 * counted.capacity, partitioning.FOLD_ROWS)
         assert most <= 4 * counted.capacity
     else:
         assert most == 2**32 - 1
@@ -352,11 +352,6 @@ def test_columns_are_written_at_once_only_where_groups_are_final() -> None:
     assert wide.family == "Wide"
     assert partitioning.writes_columns(wide, hot)
     assert partitioning.writes_columns(wide, choose.decide(wide, 10**8, hashed, H200, "pgb_fold"))
-    # its strings are gathered
-    short = replace(bare, keys=(KeyPart("i32", False, string=True, short=True),))
-    assert short.family == "Wide"
-    folded = choose.decide(short, 10**8, hashed, H200, "pgb_fold")
-    assert not partitioning.writes_columns(short, folded)
     text = replace(bare, keys=(KeyPart("i32", False, string=True), WORD))
     assert not partitioning.writes_columns(text, choose.decide(text, 10**8, hashed, H200, "pgb"))
 
@@ -442,9 +437,9 @@ def test_folded_partitions_fit(share: float, rows: int, query: Query, device: De
     assert decision.partitions * decision.capacity >= rows
     assert decision.partitions * decision.slices * decision.shared_slots >= groups
     # where groups start, their words, their counts
-    assert decision.shared_slots * 14 + 8 <= folding.fold_bytes(device)
+    assert decision.shared_slots * 14 + 8 <= partitioning.fold_bytes(device)
     assert decision.shared_slots % 2 == 0
-    assert folding.fold_bytes(device) + 4 * (5 + 32) <= device.shared_bytes
+    assert partitioning.fold_bytes(device) + 4 * (5 + 32) <= device.shared_bytes
     assert 1 <= decision.fills <= 4
     assert partitioning.scatter_tile(query, device, decision.partitions)[1] > 0
 
@@ -454,7 +449,7 @@ def test_tables_that_fold_are_filled_so_far_that_few_partitions_begin_again(grou
     rows = 5 * 10**7
     decision = choose.decide(MINIMA, rows, KeySummary(groups, groups, 0.0, 0.0), H200, "pgb_fold")
     assert decision.slices == 1
-    assert groups / decision.partitions / decision.shared_slots < folding.FOLD_EASY
+    assert groups / decision.partitions / decision.shared_slots < partitioning.FOLD_EASY
 
 
 def test_many_states_of_groups_of_few_rows_are_folded() -> None:
@@ -489,7 +484,7 @@ def test_skewed_keys_are_folded() -> None:
     assert (decision.kernel, decision.counted) == ("pgb_fold", True)
     assert 1e-4 < 0.25 * (1 - 0.05) / decision.partitions < 2e-4
     assert decision.hot == (word(0), word(1))
-    assert decision.capacity <= folding.FOLD_ROWS
+    assert decision.capacity <= partitioning.FOLD_ROWS
     assert 1 <= decision.fills <= 4
 
 
@@ -525,7 +520,7 @@ def test_skewed_keys_in_runs_are_folded_where_their_partitions_have_room() -> No
     estimate = replace(unlike_keys(1 << 24, (word(0), 0.05)), repeats=0.5)
     folded = choose.decide(MINIMA, 10**8, estimate, H200, "pgb_fold")
     assert (folded.kernel, folded.counted) == ("pgb_fold", False)
-    assert folding.most_rows(folded) == folded.capacity <= folding.FOLD_ROWS
+    assert partitioning.most_rows(folded) == folded.capacity <= partitioning.FOLD_ROWS
     estimate = replace(estimate, alike=1e-4)
     assert choose.decide(MINIMA, 10**8, estimate, H200, "pgb_fold").kernel == "lphga"
 

@@ -13,11 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dask_gpuagg.cuda.algorithms import distinct
+from dask_gpuagg.cuda.algorithms import select as selection
 from dask_gpuagg.cuda.algorithms.sgb import BETWEEN
-from dask_gpuagg.cuda.choice import selection_costs as costs
+from dask_gpuagg.cuda.query.tuning import SIDES
 
 Array = np.ndarray[Any, Any]
-BELOW, AT_LOW, INSIDE, AT_HIGH, ABOVE = range(costs.SIDES)
+BELOW, AT_LOW, INSIDE, AT_HIGH, ABOVE = range(SIDES)
 NONE = -1
 # the least and the greatest word
 LEAST, GREATEST = 0, 2**64 - 1
@@ -92,7 +94,7 @@ def count(chunk: Chunk, brackets: Sequence[tuple[int, int]]) -> tuple[Array, Chu
         ABOVE,
     )
     is_open = low <= high
-    counts = np.zeros((costs.SIDES, len(brackets)), np.int64)
+    counts = np.zeros((SIDES, len(brackets)), np.int64)
     np.add.at(counts, (side[is_open], chunk.groups[is_open]), 1)
     kept = is_open & (side == INSIDE)
     return counts, Chunk(words[kept], chunk.groups[kept])
@@ -187,7 +189,7 @@ def rows(draw: st.DrawFn) -> tuple[Array, Array, Array, int]:
     q=st.one_of(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0.0, 1.0)),
     stride=st.sampled_from([1, 2, 8, 64]),
     chunks=st.integers(1, 4),
-    width=st.sampled_from([(0.0, 0.0), (0.3, 0.0), (costs.ERRORS, costs.SPARE)]),
+    width=st.sampled_from([(0.0, 0.0), (0.3, 0.0), (selection.ERRORS, selection.SPARE)]),
     skips_nan=st.booleans(),
 )
 def test_selection_finds_the_words_of_the_ranks(
@@ -224,7 +226,7 @@ def test_selected_words_are_the_quantiles_of_numpy_and_pandas(
     values, codes, valid, groups = rows
     whole = chunk_of(values, codes, valid, skips_nan=True)
     sample = Chunk(whole.words[::2], whole.groups[::2])
-    found, _, _ = select([whole], sample, groups, q, costs.ERRORS, costs.SPARE)
+    found, _, _ = select([whole], sample, groups, q, selection.ERRORS, selection.SPARE)
     part = (codes >= 0) & valid & ~pd.isna(values)
     side = BETWEEN.index(between) - 1
     for group in range(groups):
@@ -243,7 +245,7 @@ def test_a_wrong_sample_costs_a_second_count() -> None:
     values = np.arange(1000.0)
     whole = chunk_of(values, np.zeros(1000, np.int32), np.ones(1000, bool), False)
     sample = Chunk(words_of(np.full(100, 999.0)), np.zeros(100, np.int32))
-    found, _, counted = select([whole], sample, 1, 0.5, costs.ERRORS, costs.SPARE)
+    found, _, counted = select([whole], sample, 1, 0.5, selection.ERRORS, selection.SPARE)
     assert counted == 2
     assert found[0] == tuple(words_of(np.array([499.0, 500.0])))
 
@@ -251,7 +253,7 @@ def test_a_wrong_sample_costs_a_second_count() -> None:
 def test_equal_values_are_counted_and_not_kept() -> None:
     whole = chunk_of(np.full(5000, 7), np.zeros(5000, np.int32), np.ones(5000, bool), False)
     sample = Chunk(whole.words[::8], whole.groups[::8])
-    brackets = aim(sample, 1, 0.5, costs.ERRORS, costs.SPARE)
+    brackets = aim(sample, 1, 0.5, selection.ERRORS, selection.SPARE)
     counts, kept = count(whole, brackets)
     assert counts[:, 0].tolist() == [0, 5000, 0, 0, 0]
     assert len(kept.words) == 0
@@ -265,13 +267,13 @@ def test_brackets_hold_what_is_expected(groups: int, shape: str) -> None:
     values = getattr(rng, shape)(size=n)
     codes = rng.integers(0, groups, n).astype(np.int32)
     whole = chunk_of(values, codes, np.ones(n, bool), False)
-    stride = costs.stride_of(n, groups)
+    stride = selection.stride_of(n, groups)
     sample = Chunk(whole.words[::stride], whole.groups[::stride])
-    brackets = aim(sample, groups, 0.5, costs.ERRORS, costs.SPARE)
+    brackets = aim(sample, groups, 0.5, selection.ERRORS, selection.SPARE)
     _, kept = count(whole, brackets)
-    expected = n * costs.inside(n, groups, stride)
+    expected = n * selection.inside(n, groups, stride)
     assert 0.6 * expected < len(kept.words) < 1.15 * expected
-    assert len(kept.words) < costs.room_of(n, groups, stride)
+    assert len(kept.words) < selection.room_of(n, groups, stride)
 
 
 def test_skewed_groups_have_no_more_inside() -> None:
@@ -279,10 +281,10 @@ def test_skewed_groups_have_no_more_inside() -> None:
     rng = np.random.default_rng(3)
     codes = (rng.zipf(1.2, n) % groups).astype(np.int32)
     whole = chunk_of(rng.normal(size=n), codes, np.ones(n, bool), False)
-    stride = costs.stride_of(n, groups)
+    stride = selection.stride_of(n, groups)
     sample = Chunk(whole.words[::stride], whole.groups[::stride])
-    _, kept = count(whole, aim(sample, groups, 0.5, costs.ERRORS, costs.SPARE))
-    assert len(kept.words) < n * costs.inside(n, groups, stride)
+    _, kept = count(whole, aim(sample, groups, 0.5, selection.ERRORS, selection.SPARE))
+    assert len(kept.words) < n * selection.inside(n, groups, stride)
 
 
 # ---- the tuning ----------------------------------------------------------------------------------
@@ -290,12 +292,12 @@ def test_skewed_groups_have_no_more_inside() -> None:
 SIZES = [(n, g) for n in (2**21, 5 * 10**7, 10**9) for g in (1, 100, 10_000, 65_536)]
 
 
-@pytest.mark.parametrize(("rows_", "groups"), [s for s in SIZES if costs.selects(*s, 8)])
+@pytest.mark.parametrize(("rows_", "groups"), [s for s in SIZES if selection.selects(*s, 8)])
 def test_the_stride_makes_least_work(rows_: int, groups: int) -> None:
     def work(stride: int) -> float:
-        return 1 / stride + costs.inside(rows_, groups, stride)
+        return 1 / stride + selection.inside(rows_, groups, stride)
 
-    stride = costs.stride_of(rows_, groups)
+    stride = selection.stride_of(rows_, groups)
     assert stride >= 2
     assert stride & (stride - 1) == 0
     # the spare ranks, which it leaves out, count where groups are small
@@ -304,25 +306,25 @@ def test_the_stride_makes_least_work(rows_: int, groups: int) -> None:
 
 @pytest.mark.parametrize(("rows_", "groups"), SIZES)
 def test_selection_is_chosen_where_it_handles_few_rows(rows_: int, groups: int) -> None:
-    if not costs.selects(rows_, groups, 8):
-        assert 8 * rows_ < costs.BYTES_OF_A_GROUP * groups
+    if not selection.selects(rows_, groups, 8):
+        assert 8 * rows_ < selection.BYTES_OF_A_GROUP * groups
         return
-    stride = costs.stride_of(rows_, groups)
-    assert 1 / stride + costs.inside(rows_, groups, stride) < 0.75
+    stride = selection.stride_of(rows_, groups)
+    assert 1 / stride + selection.inside(rows_, groups, stride) < 0.75
     # candidates with room, each in two arrays, take less than sorting all rows does
-    assert costs.room_of(rows_, groups, stride) < 0.5 * rows_
+    assert selection.room_of(rows_, groups, stride) < 0.5 * rows_
 
 
 def test_what_is_sorted() -> None:
     most = 10**9
-    assert not costs.selects(most, 0, 8)
-    assert not costs.selects(most, costs.GROUPS_AT_MOST + 1, 8)
-    assert not costs.selects(costs.ROWS_FROM - 1, 1, 8)
-    assert costs.selects(costs.ROWS_FROM, 1, 8)
-    assert not costs.divides(most, 0, 8)
-    assert not costs.divides(most, 1_000, 2)
-    assert not costs.divides(most, costs.GROUPS_AT_MOST + 1, 8)
-    assert costs.divides(most, costs.GROUPS_AT_MOST, 4)
+    assert not selection.selects(most, 0, 8)
+    assert not selection.selects(most, selection.GROUPS_AT_MOST + 1, 8)
+    assert not selection.selects(selection.ROWS_FROM - 1, 1, 8)
+    assert selection.selects(selection.ROWS_FROM, 1, 8)
+    assert not distinct.divides(most, 0, 8)
+    assert not distinct.divides(most, 1_000, 2)
+    assert not distinct.divides(most, selection.GROUPS_AT_MOST + 1, 8)
+    assert distinct.divides(most, selection.GROUPS_AT_MOST, 4)
 
 
 # Milliseconds on one H200: selected or in parts, and sorted.
@@ -346,19 +348,19 @@ DISTINCT = [
 def test_medians_are_made_the_faster_way(
     rows_: int, groups: int, width: int, ours: float, sort: float
 ) -> None:
-    assert costs.selects(rows_, groups, width) == (ours < sort)
+    assert selection.selects(rows_, groups, width) == (ours < sort)
 
 
 @pytest.mark.parametrize(("rows_", "groups", "width", "ours", "sort"), DISTINCT)
 def test_distinct_values_are_counted_the_faster_way(
     rows_: int, groups: int, width: int, ours: float, sort: float
 ) -> None:
-    assert costs.divides(rows_, groups, width) == (ours < sort)
+    assert distinct.divides(rows_, groups, width) == (ours < sort)
 
 
 @pytest.mark.parametrize("groups", [1, 3, 81, 82, 1000, 65_536])
 def test_copies_of_counts(groups: int) -> None:
-    copies = costs.copies_of(groups)
+    copies = selection.copies_of(groups)
     assert 1 <= copies <= 32
     assert copies & (copies - 1) == 0
-    assert copies == 1 or 4 * costs.SIDES * groups * copies <= 32 << 10
+    assert copies == 1 or 4 * SIDES * groups * copies <= 32 << 10

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda.choice.choose import decide, shared_capacity
+from dask_gpuagg.cuda.choice.choose import decide
 from dask_gpuagg.cuda.choice.costs import shipped
 from dask_gpuagg.cuda.choice.decision import Hgb, Lphga, Partitioned, SpEga, safe_slots
 from dask_gpuagg.cuda.choice.partitions import copies_bytes
 from dask_gpuagg.cuda.choice.summary import SAMPLED_FROM, SEGMENTS, KeySummary, estimate_groups
+from dask_gpuagg.cuda.choice.tables import shared_capacity
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, SEGMENT
 from dask_gpuagg.cuda.query.types import KernelState, KeyPart, ValuePart

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from benchmarks.choice import RESULT, Case, cases, chosen, expected_ms, verdict
 from benchmarks.gathered import SETS, Values
-from dask_gpuagg.cuda.choice import choose
+from dask_gpuagg.cuda.choice import choose, tables
 from dask_gpuagg.cuda.choice.cost_model import least_ms
 from dask_gpuagg.cuda.choice.costs import shipped
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb
@@ -156,13 +156,13 @@ def test_no_other_kernel_is_expected_to_be_much_faster(
     chosen = choose.decide(query, rows, about(groups), H200)
     if chosen.expected_ms is None:
         assert isinstance(chosen, Hgb | Direct)
-        assert groups <= choose.shared_capacity(query, H200)
+        assert groups <= tables.shared_capacity(query, H200)
         return
     assert chosen.expected_ms == choose.expected_ms(query, rows, H200, COSTS, chosen)
     others = [choose.decide(query, rows, about(groups), H200, kernel) for kernel in KERNELS]
     for other in others:
         # a table that does not hold the groups is no choice, whatever it would cost
-        room = choose.shared_capacity(query, H200)
+        room = tables.shared_capacity(query, H200)
         holds = other.kernel != "hgb" or room >= groups + groups // 16 + 8
         if holds and other.kernel != chosen.kernel:
             ms = choose.expected_ms(query, rows, H200, COSTS, other)

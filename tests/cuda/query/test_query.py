@@ -210,15 +210,13 @@ def test_structs_have_one_layout() -> None:
     assert compile_source(TranslationUnit("\n".join([*includes, *checks]), {}), "sm_90").code
 
 
-def test_a_string_alone_may_be_short() -> None:
+def test_a_key_of_text_is_a_string_alone() -> None:
     """Not every key that is hashed is a string: a decimal128 with nulls has a bit too many."""
     text, number = KeyPart("i32", True, string=True), KeyPart("i128", True)
-    assert by(text, keep_nulls=True).may_be_short
+    assert by(text, keep_nulls=True).is_by_text
     assert by(number, keep_nulls=True).family == "Hashed"
-    for keys in [(number,), (text, number), (text, text), (text._replace(short=True),)]:
-        query = by(*keys, keep_nulls=True)
-        assert not query.may_be_short
-        assert "longest" not in query.units
+    for keys in [(number,), (text, number), (text, text)]:
+        assert not by(*keys, keep_nulls=True).is_by_text
 
 
 def test_queries_that_are_equal_have_one_hash_in_every_process() -> None:

@@ -7,6 +7,7 @@ import itertools
 import queue
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,6 +84,32 @@ def test_hidden_devices_count_as_none() -> None:
     assert done.stderr == ""
 
 
+def test_the_bandwidth_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = STATUS.cudaSuccess
+    # of an H100 SXM, kHz and bits
+    attributes = {
+        runtime.cudaDeviceAttr.cudaDevAttrMemoryClockRate: 2_619_000,
+        runtime.cudaDeviceAttr.cudaDevAttrGlobalMemoryBusWidth: 5_120,
+    }
+    properties = SimpleNamespace(
+        name=b"NVIDIA H100 80GB HBM3\0",
+        major=9,
+        minor=0,
+        multiProcessorCount=132,
+        sharedMemPerBlockOptin=232_448,
+        l2CacheSize=52_428_800,
+    )
+    monkeypatch.setattr(runtime, "cudaGetDeviceProperties", lambda ordinal: (done, properties))
+    monkeypatch.setattr(
+        runtime, "cudaDeviceGetAttribute", lambda of, ordinal: (done, attributes[of])
+    )
+    h100 = driver._device.__wrapped__(0)
+    assert h100.bandwidth == pytest.approx(3_352, abs=1)
+    assert h100 == Device(
+        0, "NVIDIA H100 80GB HBM3", "sm_90", 132, 232_448, 52_428_800, h100.bandwidth
+    )
+
+
 def test_a_stopwatch_destroys_every_event_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from cuda.bindings import driver as bindings
 
@@ -104,10 +131,10 @@ def test_a_stopwatch_destroys_every_event_once(monkeypatch: pytest.MonkeyPatch) 
     assert sorted(gone) == list(range(6))
     watch.stop("fill", watch.start(0), 0)
     watch.start(0)  # its kernel was not launched
-    watch.destroy()
-    watch.destroy()
+    assert watch.milliseconds() == {"fill": 0.5}
     assert sorted(gone) == list(range(9)) == list(range(next(made)))
-    assert watch.is_done()
+    assert watch.milliseconds() == {}
+    assert len(gone) == 9
 
 
 class Memory:

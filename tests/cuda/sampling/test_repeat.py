@@ -30,7 +30,7 @@ from dask_gpuagg.cuda.keys.ranges import Numbering
 from dask_gpuagg.cuda.sampling import repeat as expectation
 from dask_gpuagg.cuda.sampling.sample import Numbers
 from tests.cuda.choice.test_choose import H200
-from tests.cuda.choice.test_window import SUM
+from tests.cuda.choice.test_tables import SUM
 
 ROWS = 10**6
 HALF = 1 << 63

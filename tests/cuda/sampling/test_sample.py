@@ -9,10 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dask_gpuagg.cuda.choice.choose import decide
 from dask_gpuagg.cuda.choice.summary import ANY_WORD, KeySummary, estimate_groups
 from dask_gpuagg.cuda.query.tuning import HOT_ROWS
 from dask_gpuagg.cuda.sampling import sample
-from dask_gpuagg.cuda.sampling.sample import HOT_TOLD, REGISTERS, distinct_keys, keys_of_all
+from dask_gpuagg.cuda.sampling.sample import (
+    HOT_TOLD,
+    REGISTERS,
+    distinct_keys,
+    keys_of_all,
+    numbering_of,
+)
+from tests.cuda.choice.test_choose import H200
+from tests.cuda.choice.test_tables import SUM, dense
 
 ROWS = 10**8
 SEGMENT = 256
@@ -142,7 +151,7 @@ def test_partials_have_at_least_the_groups_of_the_largest(
     least: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two tables of groups in one order: segments of a sample have the same keys."""
-    monkeypatch.setattr(sample.choose, "shared_capacity", lambda query, device: 1_000)
+    monkeypatch.setattr(sample.tables, "shared_capacity", lambda query, device: 1_000)
     found = KeySummary(500, 600, 0.0, 0.1, skewed=True, hot=((7, 0.2),), bounds=(3, 9))
     taken: Any = SimpleNamespace(estimate=lambda: found)
     call: Any = SimpleNamespace(least=least, query=None, device=None, rows=10_000)
@@ -191,3 +200,40 @@ def test_keys_that_are_all_null() -> None:
     bounds = 2**63 - 1, -(2**63)
     made = estimate_groups(ROWS, 65_536, 1, 0, 0, 65_536, 63_000, bounds=bounds)
     assert made.groups == made.most == 1
+
+
+# ---- numbers of steps ---------------------------------------------------------------------------
+
+MANY_ROWS = 50_000_000
+STEP = 10**9
+SPREAD = KeySummary(20_000, 20_000, 0.0, 1e-4, bounds=(0, 19_999 * STEP))
+
+
+def numbered(estimate: KeySummary, rows: int = MANY_ROWS, kernel: str = "auto") -> Any:
+    call: Any = SimpleNamespace(query=SUM, rows=rows, about=())
+    keys = np.arange(0, estimate.groups, 7) * STEP
+    sample: Any = SimpleNamespace(some_words=lambda: keys)
+    return numbering_of(call, sample, decide(SUM, rows, estimate, H200, kernel))
+
+
+def test_keys_in_steps_get_slots() -> None:
+    made = numbered(SPREAD)
+    assert made.step == STEP * 7
+    assert made.query.stepped
+    assert numbered(SPREAD, kernel="hgb").step == STEP * 7
+
+
+@pytest.mark.parametrize(
+    ("estimate", "rows", "kernel"),
+    [
+        (dense(20_000), MANY_ROWS, "auto"),
+        (SPREAD, MANY_ROWS // 100, "auto"),
+        (replace(SPREAD, skewed=True), MANY_ROWS, "auto"),
+        (replace(SPREAD, groups=500, most=500), MANY_ROWS, "auto"),
+        (SPREAD, MANY_ROWS, "sgb"),
+    ],
+)
+def test_keys_that_have_slots_or_gain_nothing_by_them(
+    estimate: KeySummary, rows: int, kernel: str
+) -> None:
+    assert numbered(estimate, rows, kernel) is None

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.choice import choose, costs, partitions
-from dask_gpuagg.cuda.choice.calibration import Observation, error_of, fit, plain
+from dask_gpuagg.cuda.choice.cost_model import Observation, error_of, fit, plain
 from dask_gpuagg.cuda.choice.costs import Costs
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query
@@ -99,13 +99,12 @@ def gpu(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Costs]:
     truth = replace(START, run_ps=2 * START.run_ps, access_ps=START.access_ps / 2)
     simulations = [simulated(experiment, truth) for experiment in EXPERIMENTS]
     monkeypatch.setattr(driver, "unavailable", lambda: None)
-    monkeypatch.setattr(driver, "l2_bytes", lambda device: START.l2_megabytes * 1e6)
     monkeypatch.setattr(driver, "driver_version", lambda: 13000)
     monkeypatch.setattr(calibrate, "current_device", lambda: H200)
     monkeypatch.setattr(calibrate, "measured", lambda rows, device: iter(simulations))
-    costs.uncorrected.cache_clear()
+    costs.known.cache_clear()
     yield truth
-    costs.uncorrected.cache_clear()
+    costs.known.cache_clear()
 
 
 def test_the_command_keeps_and_prints_what_it_found(

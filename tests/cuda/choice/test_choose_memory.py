@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 
 from dask_gpuagg.cuda import attempts
-from dask_gpuagg.cuda.choice.choose import decide, global_bytes
+from dask_gpuagg.cuda.choice.choose import (
+    decide,
+    global_bytes,
+    that_fits,
+    with_less_memory,
+)
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Partitioned, SpEga
-from dask_gpuagg.cuda.choice.memory import that_fits, with_less_memory
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from tests.cuda.choice.test_choose import H200, exact, query
-from tests.cuda.choice.test_window import SUM, dense
+from tests.cuda.choice.test_tables import SUM, dense
 from tests.cuda.test_attempts import Columns
 
 ROWS = 10**8

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.choice import choose
-from dask_gpuagg.cuda.choice.choose import decide, decide_again, direct_bytes
+from dask_gpuagg.cuda.choice.choose import decide, decide_again
 from dask_gpuagg.cuda.choice.costs import shipped
 from dask_gpuagg.cuda.choice.decision import Direct, Partitioned
-from dask_gpuagg.cuda.choice.summary import ANY_WORD, KeySummary
-from dask_gpuagg.cuda.choice.window import EMPTY_PLAIN, window
+from dask_gpuagg.cuda.choice.summary import ANY_WORD, EMPTY_PLAIN, KeySummary, window
+from dask_gpuagg.cuda.choice.tables import direct_bytes
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelState, KeyPart, ValuePart
 from tests.cuda.choice.test_choose import H200, POLICIES, query
@@ -128,39 +128,24 @@ FIVE = replace(
 )
 
 
-@pytest.mark.parametrize(
-    ("groups", "replicas", "far"), [(4_000, 2, False), (6_000, 1, False), (8_000, 1, True)]
-)
-def test_extremes_lie_far_where_they_do_not_fit(groups: int, replicas: int, far: bool) -> None:
+@pytest.mark.parametrize(("groups", "replicas"), [(4_000, 2), (6_000, 1)])
+def test_states_of_a_window_fill_shared_memory(groups: int, replicas: int) -> None:
     made = decide(FIVE, 10**8, dense(groups), H200)
     assert isinstance(made, Direct)
-    assert (made.replicas, made.far) == (replicas, far)
+    assert made.replicas == replicas
     assert made.shared_slots == made.global_slots >= groups
-    assert groups * 28 < direct_bytes(FIVE, made) <= H200.shared_bytes
-    if far:
-        # as many keys of twice the range fit a hash table, where no value can make them slow
-        sparse = replace(dense(4_000), bounds=(0, groups - 1))
-        assert decide(FIVE, 10**8, sparse, H200).kernel == "hgb"
+    assert groups * 36 < direct_bytes(FIVE, made) <= H200.shared_bytes
+
+
+def test_states_that_do_not_fit_go_to_partitions() -> None:
+    chosen = decide(FIVE, 10**8, dense(8_000), H200)
+    assert isinstance(chosen, Partitioned)
+    assert chosen.window
+    forced = decide(FIVE, 10**8, dense(8_000), H200, "direct")
+    assert isinstance(forced, Direct)
+    assert forced.shared_slots == 0
     # hot keys would wait for each other
-    skewed = decide(FIVE, 10**8, dense(groups, skewed=True), H200, "direct")
-    assert not (isinstance(skewed, Direct) and skewed.far)
-
-
-def test_only_extremes_of_floats_lie_far() -> None:
-    integers = replace(
-        FIVE,
-        inputs=(ValuePart("i64", False), ValuePart("f32", False)),
-        states=tuple(s._replace(ctype="i64") if s.ctype else s for s in FIVE.states),
-    )
-    assert "direct_far" in FIVE.units
-    assert "direct_far" not in integers.units
-    assert "direct_far" not in replace(FIVE, keys=(KeyPart("i128", False),)).units
-    assert (FIVE.slot_bytes, FIVE.far_bytes) == ((24, 20), (16, 20))
-    assert integers.far_bytes == integers.slot_bytes == FIVE.slot_bytes
-    near = decide(integers, 10**8, dense(8_000), H200, "direct")
-    assert isinstance(near, Direct)
-    assert (near.shared_slots, near.far) == (0, False)
-    assert not isinstance(decide(integers, 10**8, dense(8_000), H200), Direct)
+    assert decide(FIVE, 10**8, dense(8_000, skewed=True), H200, "direct").kernel == "lphga"
 
 
 def test_another_kernel_where_keys_lie_outside() -> None:

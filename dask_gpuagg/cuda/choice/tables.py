@@ -1,0 +1,153 @@
+"""Geometry of the kernels that have one table: in shared memory, in global memory, or both."""
+
+from __future__ import annotations
+
+import math
+
+from dask_gpuagg.cuda.choice.decision import (
+    FEWEST_SLOTS,
+    Case,
+    Direct,
+    Hgb,
+    Lphga,
+    SpEga,
+    doubt,
+    even,
+    margin,
+    power_of_two,
+    safe_slots,
+    shared_bytes,
+)
+from dask_gpuagg.cuda.choice.summary import KeySummary, window
+from dask_gpuagg.cuda.query.query import Query
+from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS
+from dask_gpuagg.cuda.runtime.driver import Device
+
+# A key that is farther than this from its first slot of a global table says that the table is too
+# small for the keys it gets.
+PROBES = 1024
+# Keys of a window for each expected group, at most, and likewise where it is forced.
+_DENSE = 2.0
+LOOSEST = 64.0
+# Keys of a window in global memory up to which their states lie in sectors of their own, because
+# atomics on one sector wait for each other.
+_APART_BELOW = 1 << 17
+# Share of a shared table that may be claimed: a longer probe costs less than another pass.
+_SHARED_LOAD = 0.85
+# Copies of few groups' accumulators: beyond the lanes of a warp they keep warps apart.
+_MOST_REPLICAS = 256
+# Slots for each expected group, the best first.
+_ROOMY = (2, 1.5)
+_GLOBAL_LOAD = 0.6
+# A warp whose neighbours share a key in more than this share of the rows keeps its sums in
+# registers.
+_RUNS_FROM = 0.9
+
+
+def shared_capacity(query: Query, device: Device) -> int:
+    """Groups that one block's table can hold without replicas."""
+    fixed, replica = query.slot_bytes
+    return int((shared_bytes(device) // (fixed + replica) - EXTRA_SLOTS) * _SHARED_LOAD)
+
+
+def in_shared(case: Case, why: str) -> Hgb:
+    """A table in the shared memory of each multiprocessor, merged into one in global memory."""
+    query, rows, estimate, device, _ = case
+    capacity = shared_capacity(query, device)
+    held = min(margin(case.groups), capacity)
+    runs = in_runs(estimate)
+    if runs:
+        # registers take what replicas are for, and a sample of long runs shows few of the groups
+        held = capacity
+    slots, replicas = _shared_table(query, held, device)
+    tiles = math.ceil(rows / (query.threads * query.unroll))
+    return Hgb(
+        kernel="hgb_runs" if runs else "hgb",
+        why=why,
+        estimate=estimate,
+        shared_slots=slots,
+        replicas=replicas,
+        blocks=max(1, min(device.multiprocessors, tiles)),
+        # blocks with different keys fill it beyond the estimate; it is small all the same
+        global_slots=even(max(4 * margin(held if runs else case.groups), 2048)),
+    )
+
+
+def _shared_table(query: Query, groups: int, device: Device) -> tuple[int, int]:
+    """Slots and replicas.
+
+    A warp probes as long as the unluckiest of its rows, so a low load comes before replicas
+    beyond those that keep lanes apart; both end where the memory does.
+    """
+    fixed, replica = query.slot_bytes
+    available = shared_bytes(device)
+    for slots_per_group in _ROOMY:
+        slots = max(FEWEST_SLOTS, even(int(groups * slots_per_group)))
+        room = available // (slots + EXTRA_SLOTS) - fixed
+        if room >= replica:
+            most = _MOST_REPLICAS if replica == 0 else min(_MOST_REPLICAS, room // replica)
+            return slots, power_of_two(most)
+    return (available // (fixed + replica) - EXTRA_SLOTS) // 2 * 2, 1
+
+
+def in_window(case: Case, why: str, loosest: float = _DENSE) -> Direct | None:
+    """The slot of a key by its distance from the least one, or None where it cannot be."""
+    query, rows, estimate, device, _ = case
+    around = window(query, estimate)
+    if estimate is None or around is None:
+        return None
+    base, keys = around
+    if keys > loosest * estimate.groups + 64:
+        return None
+    fixed, replica = query.slot_bytes
+    room = shared_bytes(device) - (keys + 63) // 64 * 8
+    each = room // keys - (fixed - 8)
+    replicas, shift, in_shared = 1, 0, room >= 0 and each >= replica
+    if in_shared:
+        most = _MOST_REPLICAS if replica == 0 else min(_MOST_REPLICAS, each // replica)
+        replicas = power_of_two(most)
+    elif room < 0 or estimate.skewed:
+        # atomics on one address wait for each other
+        return None
+    elif keys < _APART_BELOW:
+        shift = 2
+    blocks = min(device.multiprocessors, math.ceil(rows / (query.threads * query.unroll)))
+    return Direct(
+        why=why,
+        estimate=estimate,
+        base=base,
+        keys=keys,
+        blocks=max(1, blocks),
+        in_shared=in_shared,
+        replicas=replicas,
+        shift=shift,
+    )
+
+
+def direct_bytes(query: Query, decision: Direct) -> int:
+    """Shared memory of a block of ``direct``: a bit for each slot, and the states if they fit."""
+    fixed, replica = query.slot_bytes
+    each = fixed - 8 + decision.replicas * replica
+    return (decision.keys + 63) // 64 * 8 + decision.shared_slots * each
+
+
+def in_global(case: Case, why: str) -> Lphga:
+    """A roomy table in global memory."""
+    slots = safe_slots(case.rows)
+    if case.estimate is not None:
+        slots = min(slots, even(int(margin(case.estimate.most) / _GLOBAL_LOAD) + 1024))
+    return Lphga(why=why, estimate=case.estimate, global_slots=slots)
+
+
+def in_full_table(case: Case, why: str) -> SpEga:
+    """A table as large as the groups, which grows where they are more."""
+    slots = case.rows
+    if case.estimate is not None:
+        doubtful = margin(case.groups) * (1 + 2 * doubt(case.groups, case.rows))
+        slots = min(case.rows, int(doubtful))
+    return SpEga(why=why, estimate=case.estimate, global_slots=even(max(slots, 64)))
+
+
+def in_runs(estimate: KeySummary | None) -> bool:
+    """Whether most rows have the key of the row before."""
+    return estimate is not None and estimate.repeats >= _RUNS_FROM
