@@ -1,25 +1,37 @@
-"""The two arms, the data as each scheduler gets it, and one run of one query."""
+"""Stock Dask and the plugin in turns, and the noise that the same rounds show.
+
+A difference of a few percent between two arms says nothing unless it is known how much an arm
+differs from itself. So one of them may run twice in each round, under two names, and the order of
+the arms is then shifted by one from round to round.
+"""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import dataclasses
 import gc
+import json
+import math
+import os
+import statistics
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import dask
-import dask.dataframe as dd
-import pandas as pd
 
+from benchmarks import table
+from benchmarks.compare import compare
 from benchmarks.queries import Query
 
 STOCK, PLUGIN = "stock", "plugin"
 ARMS = (STOCK, PLUGIN)
 AGAIN = "stock again"
 """Stock Dask under another name: what it differs from ``STOCK`` by is noise."""
+CONFIDENCE = 0.95
 
 
 def prepare(names: Sequence[str]) -> None:
@@ -36,13 +48,7 @@ def prepare(names: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def arm(name: str) -> Iterator[None]:
-    """Switch to an arm for the duration of a ``with`` block.
-
-    Raises
-    ------
-    ValueError
-        A name that is no arm's.
-    """
+    """Switch to an arm for the duration of a ``with`` block."""
     if name in (STOCK, AGAIN):
         yield
         return
@@ -54,55 +60,9 @@ def arm(name: str) -> Iterator[None]:
         yield
 
 
-def load_local(folder: Path, partitions: int, rows: int | None = None) -> dd.DataFrame:
-    """Return the data in this process's memory, cut into partitions.
-
-    Persisted, because ``from_pandas`` would otherwise convert its string columns to Dask's string
-    dtype in every run of every query.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Parquet files of the data set.
-    partitions : int
-        How many partitions.
-    rows : int, optional
-        Take no more than the first so many rows.
-    """
-    files = sorted(folder.glob("*.parquet"))
-    if rows is not None:
-        files = files[:1]
-    frame = pd.concat([pd.read_parquet(path) for path in files], ignore_index=True)
-    if rows is not None:
-        frame = frame.iloc[:rows]
-    local: dd.DataFrame = dd.from_pandas(frame, npartitions=partitions, sort=False).persist()
-    return local
-
-
-def load_on_workers(folder: Path) -> dd.DataFrame:
-    """Return the data in the memory of the cluster's workers, one partition per file."""
-    from distributed import wait
-
-    frame: dd.DataFrame = dd.read_parquet(folder).persist()
-    wait(frame)
-    return frame
-
-
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Run:
-    """One run: how long it took and what came out.
-
-    Parameters
-    ----------
-    seconds : float, optional
-        Wall time from building the query to the pandas result; None when it failed.
-    result : object
-        The pandas result, None when it failed.
-    error : str, optional
-        Type and first line of the exception.
-    cpu : float, optional
-        Seconds that this process computed, on all cores together; None when it failed.
-    """
+    """One run: seconds by the wall clock and on all cores, and the result; or the error alone."""
 
     seconds: float | None
     result: Any
@@ -110,7 +70,7 @@ class Run:
     cpu: float | None = None
 
 
-def run(query: Query, frame: dd.DataFrame, name: str) -> Run:
+def run(query: Query, source: Any, name: str) -> Run:
     """Build and compute a query once in an arm, timed.
 
     A failure is a result too ("completed or not"), so it is returned, not raised.
@@ -119,7 +79,7 @@ def run(query: Query, frame: dd.DataFrame, name: str) -> Run:
     with arm(name):
         start, busy = time.perf_counter(), time.process_time()
         try:
-            result = query.build(frame).compute()
+            result = query.build(source).compute()
         except Exception as error:
             return Run(None, None, describe_error(error))
         return Run(time.perf_counter() - start, result, None, time.process_time() - busy)
@@ -131,21 +91,13 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
 
-def report(query: Query, frame: dd.DataFrame) -> dict[str, Any]:
-    """Return what the plugin says about a query.
-
-    Returns
-    -------
-    dict
-        ``by_plan``: whether the plugin runs every group-by of the query (False too when it has
-        none), None when that is unknown; ``fallback``: reasons for what it does not run;
-        ``plan``: its explanation, line by line; ``error``.
-    """
+def report(query: Query, source: Any) -> dict[str, Any]:
+    """Explanation by the plugin; ``by_plan``: whether it runs every group-by, if known."""
     import dask_gpuagg
 
     try:
         with arm(PLUGIN), dask.config.set({"gpuagg.fallback": "silent"}):
-            explanation = dask_gpuagg.explain(query.build(frame))
+            explanation = dask_gpuagg.explain(query.build(source))
     except Exception as error:
         return {"by_plan": None, "fallback": [], "plan": [], "error": describe_error(error)}
     reasons = [str(reason) for found in explanation.groupbys for reason in found.reasons]
@@ -155,3 +107,210 @@ def report(query: Query, frame: dd.DataFrame) -> dict[str, Any]:
         "plan": str(explanation).splitlines(),
         "error": None,
     }
+
+
+@dataclasses.dataclass(slots=True)
+class Timed:
+    """Seconds of the rounds of one arm: by the wall clock, and of all cores together."""
+
+    name: str
+    wall: list[float] = dataclasses.field(default_factory=list)
+    cpu: list[float] = dataclasses.field(default_factory=list)
+    error: str | None = None
+
+
+def rounds(
+    names: Sequence[str],
+    run: Callable[[str], Run],
+    count: int,
+    is_over: Callable[[], bool],
+    shifted: bool = True,
+) -> list[Timed]:
+    """Run arms in turns; after an error of one of them there are no further rounds.
+
+    A further round begins unless there ``is_over`` time; where ``shifted`` with another arm.
+    """
+    timed = [Timed(name) for name in names]
+    for number in range(count):
+        if any(one.error for one in timed) or (number and is_over()):
+            break
+        shift = number % len(timed) if shifted else 0
+        for one in (*timed[shift:], *timed[:shift]):
+            done = run(one.name)
+            if done.error is not None or done.seconds is None or done.cpu is None:
+                one.error = done.error
+                break
+            one.wall.append(done.seconds)
+            one.cpu.append(done.cpu)
+    return timed
+
+
+def compared(base: Sequence[float], other: Sequence[float]) -> dict[str, Any]:
+    """Times of one arm divided by another's, round by round; their median and its interval."""
+    ratios = [a / b for a, b in zip(base, other, strict=False)]
+    return {
+        "ratios": ratios,
+        "ratio": statistics.median(ratios) if ratios else None,
+        "interval": interval(ratios),
+    }
+
+
+def interval(values: Sequence[float]) -> list[float] | None:
+    """A confidence interval of the median by order statistics, whatever the distribution.
+
+    A value lies below the median with a probability of one half, so how many do is binomial (Hahn
+    and Meeker, Statistical Intervals, 1991). Of fewer than six values it is their range, which is
+    less certain than ``CONFIDENCE``.
+    """
+    ordered = sorted(values)
+    if not ordered:
+        return None
+    n, outside, tail = len(ordered), 0, 0.0
+    while outside < (n - 1) // 2:
+        tail += math.comb(n, outside) / 2**n
+        if tail > (1 - CONFIDENCE) / 2:
+            break
+        outside += 1
+    cut = max(outside - 1, 0)
+    return [ordered[cut], ordered[n - 1 - cut]]
+
+
+def is_slower(found: dict[str, Any], noise: dict[str, Any]) -> bool | None:
+    """Tell whether an arm is slower than the noise explains; ``None`` without a round."""
+    mine, band = found["interval"], noise["interval"]
+    return None if mine is None or band is None else bool(mine[1] < min(1.0, band[0]))
+
+
+def measure(
+    query: Query,
+    source: Any,
+    options: argparse.Namespace,
+    again: bool = False,
+    memory: Callable[[Query, str], dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """Run one query in all arms, and return everything that was seen, ready for JSON.
+
+    ``arms`` holds, per arm, the first run's time (``cold``), those of the others (``warm``
+    and ``cpu``), their median, peak memory and error; ``ratios`` the quotient of each round. With
+    ``again`` stock Dask runs twice in each round: ``noise`` is its ratio to itself, ``cpu`` has
+    both in CPU time, and ``slower`` says whether it is beyond noise by either clock.
+    """
+    start = time.perf_counter()
+    cold = [run(query, source, name) for name in options.arms]
+    failed = any(done.error for done in cold)
+    answer = None if failed else dataclasses.asdict(compare(cold[0].result, cold[1].result))
+    first = [(done.seconds, done.error) for done in cold] + [(None, None)] * again
+    del cold  # results can be as large as the data: the timed runs do not carry them
+    timed = rounds(
+        [*options.arms, *([AGAIN] if again else [])],
+        lambda name: run(query, source, name),
+        0 if failed else options.repeats,
+        lambda: time.perf_counter() - start > options.budget,
+        shifted=again,
+    )
+    entry = {
+        "name": query.name,
+        "title": query.title,
+        "support": query.support.value,
+        "target": query.target,
+        "note": query.note,
+        "arms": [],
+        **compared(timed[0].wall, timed[1].wall),
+        "answer": answer,
+    }
+    for one, (seconds, cold_error) in zip(timed, first, strict=True):
+        error = cold_error or one.error
+        taken = []
+        if memory is not None and error is None:
+            taken = [memory(query, one.name) for _ in range(options.memory_runs)]
+        peaks = [found["peak_bytes"] for found in taken if found["error"] is None]
+        entry["arms"].append(
+            {
+                "arm": one.name,
+                "cold": seconds,
+                "warm": one.wall,
+                "cpu": one.cpu,
+                "median": statistics.median(one.wall) if one.wall else None,
+                "memory": taken,
+                "peak": statistics.median(peaks) if peaks else None,
+                "error": error,
+            }
+        )
+    if again:
+        noise = compared(timed[0].wall, timed[2].wall)
+        busy = compared(timed[0].cpu, timed[1].cpu)
+        noise_of_cpu = compared(timed[0].cpu, timed[2].cpu)
+        entry |= {
+            "noise": noise,
+            "cpu": {**busy, "noise": noise_of_cpu},
+            "slower": {"wall": is_slower(entry, noise), "cpu": is_slower(busy, noise_of_cpu)},
+        }
+    if PLUGIN in options.arms:
+        entry["plugin"] = report(query, source)
+    return entry
+
+
+# ---- what the command lines have in common -------------------------------------------------------
+
+
+def list_of(allowed: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    """Return the type of an option that takes some of these names, separated by commas."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        names = tuple(name.strip() for name in text.split(",") if name.strip())
+        for name in names:
+            if name not in allowed:
+                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(allowed)}")
+        return names
+
+    return parse
+
+
+def add_arguments(parser: argparse.ArgumentParser, repeats: int, budget: float, out: Path) -> None:
+    """Add the options that :func:`measure` takes, and where results go."""
+    parser.add_argument(
+        "--arms",
+        type=list_of(ARMS),
+        default=ARMS,
+        help="two of them; 'stock,stock' shows how much the ratio of equal things varies",
+    )
+    parser.add_argument("--repeats", type=int, default=repeats, help="warm runs of each arm")
+    parser.add_argument(
+        "--budget", type=float, default=budget, help="seconds after which a query gets no more"
+    )
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--out", type=Path, help=f"default: {out}; with --quick, in --data")
+    parser.add_argument("--quick", action="store_true", help="tiny: does it all run?")
+    parser.add_argument("--show", type=Path, help="print an earlier results file and stop")
+
+
+def parsed(
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    out: Path,
+    trial: str,
+    **quick: Any,
+) -> argparse.Namespace:
+    """The options; a trial has those of ``quick``, and does not overwrite the results kept."""
+    options = parser.parse_args(argv)
+    if len(options.arms) != 2:
+        parser.error("--arms takes two arms")
+    if options.repeats < 1:
+        parser.error("--repeats must be at least 1")
+    if options.quick:
+        vars(options).update(quick)
+    if options.out is None:
+        options.out = options.data / trial if options.quick else out
+    return options
+
+
+def show_or_run(
+    options: argparse.Namespace, run: Callable[[argparse.Namespace], dict[str, Any]]
+) -> None:
+    """Run the benchmark, or show an earlier one."""
+    if options.show is not None:
+        print(table.render(json.loads(options.show.read_text())))
+        return
+    # Dask warns that shuffled tasks carry a large graph, pandas of its future: not ours to fix.
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    print(table.render(run(options)))

@@ -1,27 +1,25 @@
-"""The decision judged by measurements: how often the kernel that it chooses is the best one.
+"""The choice of kernel judged by measurements: how often the chosen kernel is the best one.
 
-``python -m benchmarks.choice`` reads what ``benchmarks.families`` wrote, all kernels forced on the
-same inputs, and prints expected and measured milliseconds of every cell, how often the choice is
-within 10 % of the best kernel, and how far from it it is at worst. The exit status is 1 where that
-is true of fewer than 90 % of the cells, or the choice takes more than 1.5 times the best.
+``python -m benchmarks.kernels --judge`` reads a results file of the part ``families``, all kernels
+forced on the same inputs, and prints expected and measured milliseconds of every cell, how often
+the choice is within 10 % of the best kernel, and how far from it it is at worst. The exit status is
+1 where that is true of fewer than 90 % of the cells, or the choice takes more than 1.5 times the
+best.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.families import as_grouped, holds
 from dask_gpuagg.cuda.choice import choose, partitions
 from dask_gpuagg.cuda.choice.cost_model import Observation, fit, plain
-from dask_gpuagg.cuda.choice.costs import Costs, shipped
-from dask_gpuagg.cuda.choice.decision import RECORDS, Decision, Direct
+from dask_gpuagg.cuda.choice.costs import Costs, known, shipped
+from dask_gpuagg.cuda.choice.decision import RECORDS, Decision, Hgb
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, ValuePart
@@ -40,6 +38,31 @@ NEAR, SHARE, WORST = 1.1, 0.9, 1.5
 CONTENDING = 3.0
 
 
+def expected(query: Query, rows: int, device: Device, decision: Decision) -> float | None:
+    """Milliseconds that the model gives a decision; None for those that it does not describe."""
+    if decision.kernel == "sgb" or not holds(decision):
+        return None
+    return choose.expected_ms(query, rows, device, known(device).costs, decision)
+
+
+def holds(decision: Decision) -> bool:
+    """Whether the tables of ``hgb`` have room for the expected groups, or it is another kernel."""
+    if not isinstance(decision, Hgb) or decision.estimate is None:
+        return True
+    return decision.estimate.groups <= decision.shared_slots
+
+
+def as_grouped(query: Query, laps: Collection[str]) -> Query:
+    """The query with its keys in the form that they were grouped in."""
+    return replace(query, coded=True) if "make_codes" in laps else query
+
+
+def query_fields(query: Query) -> dict[str, Any]:
+    """A query's fields, and those of its parts, by name."""
+    parts = ("keys", "inputs", "states", "outputs")
+    return asdict(query) | {p: [part._asdict() for part in getattr(query, p)] for p in parts}
+
+
 @dataclass(frozen=True)
 class Measured:
     """One kernel on one input."""
@@ -50,7 +73,7 @@ class Measured:
 
     @property
     def ms(self) -> float:
-        """What the choice decides on: device time without what every kernel needs."""
+        """Device time without the steps that every kernel needs: the choice decides on it."""
         return sum(ms for name, ms in self.kernel_ms.items() if name not in _COMMON)
 
     @property
@@ -73,7 +96,7 @@ class Case:
     @property
     def misjudged(self) -> bool:
         """Whether the estimate was so wrong that no model of it can be right."""
-        estimates = [made.decision.estimate for made in self.kernels.values()]
+        estimates = [measured.decision.estimate for measured in self.kernels.values()]
         groups = [estimate.groups for estimate in estimates if estimate is not None]
         return any(not 0.5 <= n / self.made <= 2 for n in groups)
 
@@ -84,9 +107,9 @@ class Case:
         The others cannot win: few groups in partitions, say, whose contention the model leaves
         out.
         """
-        least = min(made.ms for made in self.kernels.values())
-        made = self.kernels.items()
-        return {name: m for name, m in made if m.modelled and m.ms <= CONTENDING * least}
+        least = min(measured.ms for measured in self.kernels.values())
+        kernels = self.kernels.items()
+        return {name: m for name, m in kernels if m.modelled and m.ms <= CONTENDING * least}
 
 
 @dataclass(frozen=True)
@@ -99,7 +122,7 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Whether they are as good as they are to be."""
+        """Whether they are good enough."""
         return self.near >= SHARE and self.worst <= WORST
 
     def __str__(self) -> str:
@@ -112,7 +135,7 @@ def cases(path: Path) -> list[Case]:
     """The cells of a result file."""
     report = json.loads(path.read_text())
     device = Device(**report["device"])
-    found = []
+    cells = []
     for cell in report["cells"]:
         kernels = {}
         for name, run in cell["kernels"].items():
@@ -123,46 +146,40 @@ def cases(path: Path) -> list[Case]:
         label += f" zipf {cell['zipf']}" if cell["zipf"] else ""
         launched = {name for run in cell["kernels"].values() for name in run["kernels_ms"]}
         query = as_grouped(query_of(cell["query"]), launched)
-        found.append(Case(label, query, report["rows"], device, kernels, cell["made"]))
-    return found
+        cells.append(Case(label, query, report["rows"], device, kernels, cell["made"]))
+    return cells
 
 
 def query_of(saved: dict[str, Any]) -> Query:
     """A query from its fields, which may be those of an earlier version."""
-    made = saved | {
+    values = saved | {
         "keys": tuple(KeyPart(*(key[name] for name in KeyPart._fields)) for key in saved["keys"]),
         "inputs": tuple(ValuePart(**value) for value in saved["inputs"]),
         "states": tuple(KernelState(**s | {"inputs": tuple(s["inputs"])}) for s in saved["states"]),
         "outputs": tuple(KernelOutput(**output) for output in saved["outputs"]),
     }
-    return Query(**made)
+    return Query(**values)
 
 
 def decision_of(saved: dict[str, Any]) -> Decision:
     """A decision from its fields, which may be those of an earlier version."""
     record = RECORDS[saved["kernel"]]
-    made = known_fields(record, saved)
-    if record is Direct:
-        # results of earlier versions have the slots of both tables instead
-        made.setdefault("keys", saved.get("global_slots", 0) >> saved["shift"])
-        made.setdefault("in_shared", bool(saved.get("shared_slots")))
+    fields_of = known_fields(record, saved)
     if saved["estimate"] is not None:
         estimate = known_fields(KeySummary, saved["estimate"])
-        # results of earlier versions have it by this name
-        estimate.setdefault("skewed", saved["estimate"].get("uneven", False))
         estimate["bounds"] = tuple(estimate["bounds"])
-        made["estimate"] = KeySummary(**estimate)
-    return record(**made)
+        fields_of["estimate"] = KeySummary(**estimate)
+    return record(**fields_of)
 
 
 def known_fields(of: Any, saved: dict[str, Any]) -> dict[str, Any]:
-    """Those that a dataclass has."""
+    """The saved fields that a dataclass has."""
     names = {field.name for field in fields(of)}
     return {name: value for name, value in saved.items() if name in names}
 
 
 def observation(case: Case, measured: Measured) -> Observation:
-    """What the model is fitted to."""
+    """A measured kernel as the model is fitted to it."""
     kernel_ms = {plain(name): ms for name, ms in measured.kernel_ms.items()}
     tile = partitions.tile_of(case.query, case.device, measured.decision)
     return Observation(
@@ -171,14 +188,14 @@ def observation(case: Case, measured: Measured) -> Observation:
 
 
 def expected_ms(case: Case, measured: Measured, costs: Costs) -> float:
-    """What the model gives a measured kernel."""
+    """Milliseconds that the model expects of a measured kernel."""
     return choose.expected_ms(case.query, case.rows, case.device, costs, measured.decision)
 
 
 def chosen(case: Case, costs: Costs) -> str:
     """The kernel that the decision chooses with these constants."""
     # the estimate of auto: it alone counts the keys where the sample misleads
-    estimates = [made.decision.estimate for made in case.kernels.values()]
+    estimates = [measured.decision.estimate for measured in case.kernels.values()]
     known = [estimate for estimate in estimates if estimate is not None]
     estimate = max(known, key=lambda estimate: estimate.groups, default=None)
     name = choose.decide(case.query, case.rows, estimate, case.device, costs=costs).kernel
@@ -191,79 +208,71 @@ def chosen(case: Case, costs: Costs) -> str:
 def judged(case: Case, costs: Costs) -> tuple[str, float]:
     """The kernel that the decision chooses, and its time over that of the best one."""
     name = chosen(case, costs)
-    return name, case.kernels[name].ms / min(made.ms for made in case.kernels.values())
+    return name, case.kernels[name].ms / min(measured.ms for measured in case.kernels.values())
 
 
-def verdict(found: Sequence[Case], costs: Costs) -> Verdict:
+def verdict(cells: Sequence[Case], costs: Costs) -> Verdict:
     """All cells whose groups the sample did not misjudge."""
-    ratios = [judged(case, costs)[1] for case in found if not case.misjudged]
+    ratios = [judged(case, costs)[1] for case in cells if not case.misjudged]
     return Verdict(len(ratios), statistics.mean(r <= NEAR for r in ratios), max(ratios))
 
 
-def fitted(found: Sequence[Case], start: Costs) -> Costs:
+def fitted(cells: Sequence[Case], start: Costs) -> Costs:
     """Constants from all kernels that the model can explain: without skew, restarts and runs."""
     return fit(
         [
-            observation(case, made)
-            for case in found
-            for made in case.contenders.values()
-            if not made.redone
-            and made.decision.kernel != "hgb_runs"
-            and made.decision.estimate is not None
-            and not made.decision.estimate.skewed
+            observation(case, measured)
+            for case in cells
+            for measured in case.contenders.values()
+            if not measured.redone
+            and measured.decision.kernel != "hgb_runs"
+            and measured.decision.estimate is not None
+            and not measured.decision.estimate.skewed
         ],
         start,
     )
 
 
-def side_by_side(found: Sequence[Case], costs: Costs) -> str:
+def side_by_side(cells: Sequence[Case], costs: Costs) -> str:
     """Expected and measured milliseconds as Markdown, a line for each cell, the choice in bold."""
-    names = [n for n in choose.KERNELS if any(n in case.kernels for case in found)]
+    names = [n for n in choose.KERNELS if any(n in case.kernels for case in cells)]
     lines = [f"| keys, groups, aggregations | {' | '.join(names)} |"]
     lines.append("|" + " --- |" * (1 + len(names)))
-    for case in found:
+    for case in cells:
         if case.misjudged:
             continue
         best, shown = chosen(case, costs), []
         for name in names:
-            made = case.kernels.get(name)
-            text = "" if made is None else f"{made.ms:.3g}"
-            if made is not None and made.modelled:
-                text = f"{expected_ms(case, made, costs):.3g}, {text}"
+            measured = case.kernels.get(name)
+            text = "" if measured is None else f"{measured.ms:.3g}"
+            if measured is not None and measured.modelled:
+                text = f"{expected_ms(case, measured, costs):.3g}, {text}"
             shown.append(f"**{text}**" if name == best else text)
         lines.append(f"| {case.label} | {' | '.join(shown)} |")
     return "\n".join(lines)
 
 
-def main() -> int:
-    """Print the table and how often the choice is right."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("result", type=Path, nargs="?", default=RESULT)
-    parser.add_argument("--fit", action="store_true", help="fit the constants to the result")
-    args = parser.parse_args()
-    found = cases(args.result)
-    costs = shipped(found[0].device).costs
-    if args.fit:
-        costs = fitted(found, costs)
+def judge(path: Path, fit_constants: bool) -> int:
+    """Print the table and how often the choice is right; the exit status."""
+    cells = cases(path)
+    costs = shipped(cells[0].device).costs
+    if fit_constants:
+        costs = fitted(cells, costs)
         print(costs)
-    print(side_by_side(found, costs))
+    print(side_by_side(cells, costs))
     errors = [
-        expected_ms(case, made, costs) / made.ms
-        for case in found
+        expected_ms(case, measured, costs) / measured.ms
+        for case in cells
         if not case.misjudged
-        for made in case.contenders.values()
+        for measured in case.contenders.values()
     ]
     within = statistics.mean(1 / 1.2 <= error <= 1.2 for error in errors)
     print(f"expected within 20 % of measured: {within:.0%} of {len(errors)} kernels that contend")
-    judgement = verdict(found, costs)
+    judgement = verdict(cells, costs)
     print(judgement)
-    if judgement.cells < len(found):
-        left = len(found) - judgement.cells
+    if judgement.cells < len(cells):
+        left = len(cells) - judgement.cells
         print(f"{left} cells left out: the sample misjudged their groups")
-    if json.loads(args.result.read_text())["kernels"] != sources_hash():
-        print(f"{args.result}: measured with other kernels than these")
+    if json.loads(path.read_text())["kernels"] != sources_hash():
+        print(f"{path}: measured with other kernels than these")
     return 0 if judgement.good else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

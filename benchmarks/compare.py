@@ -19,19 +19,9 @@ are differences of large ones have no relative accuracy to compare."""
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Outcome of comparing two results.
+    """Outcome: the largest relative difference, None if not comparable; what differs, if it does.
 
-    Parameters
-    ----------
-    equal : bool
-        Whether they are the same answer.
-    largest : float, optional
-        Largest relative difference between two finite numbers; None if numbers were not compared
-        or not finite in the same places.
-    detail : str
-        What differs, for a reader; empty when nothing does.
-    dtypes : tuple of str
-        Columns and keys whose dtypes differ; they do not make the answers unequal.
+    Dtypes that differ do not make answers unequal.
     """
 
     equal: bool
@@ -43,17 +33,8 @@ class Comparison:
 def compare(left: Any, right: Any) -> Comparison:
     """Compare two results of one query, computed by two arms.
 
-    Parameters
-    ----------
-    left, right : pandas.DataFrame, pandas.Series or scalar
-        Results whose index holds the group keys; without a name, it holds none, and the columns
-        that are no floats are the keys. Row order is not compared: Dask leaves it unspecified
-        unless sorting is asked for.
-
-    Returns
-    -------
-    Comparison
-        The outcome; ``detail`` names the first thing that differs.
+    Keys lie in the index, or where it has no name in the columns that are no floats. Row order is
+    not compared: Dask leaves it unspecified unless sorting is asked for.
     """
     left_frame, right_frame = _frame(left), _frame(right)
     dtypes = _dtype_differences(left_frame, right_frame)

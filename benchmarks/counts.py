@@ -1,4 +1,4 @@
-"""What the cost model counts beside what the GPU's hardware counts, kernel by kernel.
+"""Counts of the cost model beside those of the GPU's hardware, kernel by kernel.
 
 ``python -m benchmarks.counts`` groups rows by each kernel under Nsight Compute (``ncu``) and writes
 for each launch the model's bytes, accesses of a global table and updates in shared memory beside
@@ -17,10 +17,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kernels import data, report_head
+from benchmarks.gpu import report_head
+from benchmarks.kernel_inputs import TWO_VALUES, grouped, input_of
 from benchmarks.report import write
 from dask_gpuagg.cuda.choice import partitions
 from dask_gpuagg.cuda.choice.cost_model import Observation, plain
@@ -47,14 +49,7 @@ _LINE = "experiment "
 
 
 def term(seen: Observation, **constants: float) -> dict[str, float]:
-    """What the model expects of each kernel where nothing costs but these constants.
-
-    Parameters
-    ----------
-    seen : Observation
-    **constants : float
-        Of ``Costs``, by name.
-    """
+    """Milliseconds that the model expects of each kernel where only these constants cost."""
     free = {field.name: 0.0 for field in fields(Costs)}
     free |= {"bandwidth": math.inf, "table_bandwidth": math.inf, "l2_megabytes": 50.0}
     return seen.expected(Costs(**(free | constants)))
@@ -93,8 +88,10 @@ def launch(rows: int) -> None:
     for number, experiment in enumerate(EXPERIMENTS):
         kind = (experiment.groups, experiment.dense)
         if kind not in held:
-            held = {kind: data(rows, experiment.groups, "int64", spread=not experiment.dense)}
-        k, v, w = (held[kind][c].to_pylibcudf()[0] for c in "kvw")
+            keys = "int64" if experiment.dense else "random"
+            of_groups = partial(grouped, keys, experiment.groups, 0.0)
+            held = {kind: input_of("", of_groups, TWO_VALUES).make(rows)}
+        k, v, w = (held[kind][c].to_pylibcudf()[0] for c in ("k0", "v", "w"))
         aggregator = aggregator_of((k, v, w), experiment.five)
         aggregator.run(experiment.kernel)
         stopwatch = Stopwatch()

@@ -1,4 +1,4 @@
-"""What ``gpuagg.deterministic`` costs: exact sums beside ordinary ones.
+"""Cost of ``gpuagg.deterministic``: exact sums beside ordinary ones.
 
 ``python -m benchmarks.deterministic --rows 2e7`` sums a float64 column of host partitions, and with
 ``--engine device`` one of cuDF, by integer keys: dense ones, and the same times a large prime. Both
@@ -9,9 +9,11 @@ What is under way is printed, with the seconds that it took. The file is written
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +66,6 @@ def device_data(rows: int, groups: int, keys: str, values: str, partitions: int)
     return dd.from_map(draw, range(partitions), meta=meta, enforce_metadata=False).persist()
 
 
-def progress(what: str, seconds: float) -> None:
-    """Print what was done and how long it took."""
-    print(f"  {what}: {seconds:.1f} s", flush=True)
-
-
 def timed(
     collection: Any, repeats: int, wait: Callable[[], None]
 ) -> tuple[dict[bool, list[float]], dict[bool, Any]]:
@@ -90,27 +87,21 @@ def timed(
             if repetition:
                 seconds[exact].append(took)
             else:
-                progress(f"first {'exact' if exact else 'ordinary'} sum", took)
+                print(f"  first {'exact' if exact else 'ordinary'} sum: {took:.1f} s", flush=True)
     return seconds, results
 
 
 def device_times(frame: Any, repeats: int) -> dict[str, dict[str, float]]:
     """Milliseconds of each kernel, by arm."""
-    from benchmarks.kernels import device_time
-    from dask_gpuagg.engines.device.aggregator import Aggregator
+    from benchmarks.gpu import aggregator_of, device_time
 
     k, x = (frame[c].to_pylibcudf()[0] for c in "kx")
 
-    def arm(name: str) -> Any:
-        def run(stopwatch: Any = None) -> Any:
-            aggregator = Aggregator([k], False)
-            getattr(aggregator, name)(x)
-            return aggregator.run(stopwatch=stopwatch)
-
-        return run
+    def run(name: str, stopwatch: Any = None) -> Any:
+        return aggregator_of([k], [(x, [name])]).run(stopwatch=stopwatch)
 
     arms = {"ordinary": "float_sum", "exact": "exact_total"}
-    return {arm_name: device_time(arm(name), repeats) for arm_name, name in arms.items()}
+    return {arm: device_time(partial(run, name), repeats) for arm, name in arms.items()}
 
 
 def kernels() -> list[str]:
@@ -136,44 +127,40 @@ def main() -> None:
     dask_gpuagg.enable()
     data = host_data if args.engine == "host" else device_data
     wait: Callable[[], None] = lambda: None  # noqa: E731
-    head = {**provenance(), "commit": args.commit or commit()}
+    head: dict[str, Any] = {**provenance(), "commit": args.commit or commit()}
     if args.engine == "device":
-        from benchmarks.kernels import prepare, report_head
+        from benchmarks.gpu import prepare, report_head
 
         prepare()
         import cupy as cp
 
         wait = cp.cuda.Device().synchronize
         head = report_head(args.commit)
-    about = {"engine": args.engine, "rows": int(args.rows), "partitions": args.partitions}
-
-    def keep() -> None:
-        write({**head, **about, "repeats": args.repeats, "cells": cells}, args.out)
-
+    head |= {"engine": args.engine, "rows": int(args.rows), "partitions": args.partitions}
+    head["repeats"] = args.repeats
+    numbers = [int(float(text)) for text in args.groups.split(",")]
     cells: list[dict[str, Any]] = []
-    for groups in (int(float(g)) for g in args.groups.split(",")):
-        for keys in args.keys.split(","):
-            for values in args.values.split(","):
-                print(f"{groups:,} groups, {keys} keys, {values}", flush=True)
-                began = time.perf_counter()
-                collection = data(int(args.rows), groups, keys, values, args.partitions)
-                wait()
-                progress("rows", time.perf_counter() - began)
-                seconds, results = timed(collection, args.repeats, wait)
-                error = np.abs(results[True] - results[False]).max()
-                assert error <= 1e-9 * np.abs(results[True]).max() + 1e-6, error
-                median = {exact: statistics.median(s) * 1e3 for exact, s in seconds.items()}
-                cells.append({
-                    "groups": groups, "keys": keys, "values": values,
-                    "ordinary_ms": round(median[False], 3), "exact_ms": round(median[True], 3),
-                    "ratio": round(median[True] / median[False], 2), "kernels": kernels(),
-                })  # fmt: skip
-                keep()
-                if args.engine == "device":
-                    cells[-1]["device_ms"] = device_times(collection.compute(), args.repeats)
-                    keep()
-                print(cells[-1], flush=True)
-                del collection, results
+    for groups, keys, values in itertools.product(
+        numbers, args.keys.split(","), args.values.split(",")
+    ):
+        print(f"{groups:,} groups, {keys} keys, {values}", flush=True)
+        collection = data(int(args.rows), groups, keys, values, args.partitions)
+        wait()
+        seconds, results = timed(collection, args.repeats, wait)
+        error = np.abs(results[True] - results[False]).max()
+        assert error <= 1e-9 * np.abs(results[True]).max() + 1e-6, error
+        median = {exact: statistics.median(s) * 1e3 for exact, s in seconds.items()}
+        cells.append({
+            "groups": groups, "keys": keys, "values": values,
+            "ordinary_ms": round(median[False], 3), "exact_ms": round(median[True], 3),
+            "ratio": round(median[True] / median[False], 2), "kernels": kernels(),
+        })  # fmt: skip
+        write({**head, "cells": cells}, args.out)
+        if args.engine == "device":
+            cells[-1]["device_ms"] = device_times(collection.compute(), args.repeats)
+            write({**head, "cells": cells}, args.out)
+        print(cells[-1], flush=True)
+        del collection, results
 
 
 if __name__ == "__main__":

@@ -1,31 +1,42 @@
-"""The arms of ``benchmarks.end_to_end``: stock Dask, ours, and peers on the same files."""
+"""The arms of ``benchmarks.end_to_end``: stock Dask, ours, peers on the same files, the floor."""
 
 from __future__ import annotations
 
+import collections
+import concurrent.futures
 import contextlib
 import importlib.util
 import os
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import dask
 
 from benchmarks.end_to_end_cluster import (
+    DEVICE,
+    HOST,
     Files,
     Persisted,
+    Query,
     Run,
     Session,
+    Stopped,
+    arrays,
     message_of,
+    probes,
+    summary,
     timed,
     without_frames,
 )
-from benchmarks.end_to_end_queries import Query, probes, summary
+from benchmarks.host_peers import Aggregations, by_duckdb, by_polars
 
 DEFAULT, TUNED, OURS, FLOOR = "stock-default", "stock-tuned", "ours", "floor"
 CUDF_POLARS, POLARS, DUCKDB = "cudf-polars", "polars", "duckdb"
-ARMS = (DEFAULT, TUNED, OURS, FLOOR, CUDF_POLARS, POLARS, DUCKDB)
+PEERS = (CUDF_POLARS, POLARS, DUCKDB)
+ARMS = (DEFAULT, TUNED, OURS, FLOOR, *PEERS)
 
 CANDIDATES = tuple(
     {"split_out": outputs, "shuffle_method": method}
@@ -102,14 +113,14 @@ class DaskArm:
             return peak()
 
     def plan(self) -> list[str]:
-        """What ``explain()`` says of ours, line by line."""
+        """The text of ``explain()`` of ours, line by line."""
         import dask_gpuagg
 
         with self.switched():
             return str(dask_gpuagg.explain(self.build())).splitlines()
 
     def ran(self) -> list[str]:
-        """What the kernels did last on a worker."""
+        """Texts of the last kernel runs on a worker."""
         found = self.question.session.client.run(_last_runs)
         return next(iter(found.values()), [])
 
@@ -177,31 +188,25 @@ class Peer:
 
     def run(self, limit: float, look: bool) -> Run:
         """One run, to a table in this process."""
-        call = {DUCKDB: _duckdb, POLARS: _polars, CUDF_POLARS: _cudf_polars}[self.name]
         asked = self.question
         assert isinstance(asked.source, Files)
+        files = f"{asked.source.folder}/*.parquet"
+        call = {DUCKDB: by_duckdb, POLARS: by_polars, CUDF_POLARS: _by_cudf_polars}[self.name]
         start = time.perf_counter()
-        result, to_pandas = call(asked, f"{asked.source.folder}/*.parquet")
+        result = call(files, (asked.key,), asked.query.aggregations)
         seconds = time.perf_counter() - start
         found = None
         if look:
-            frame = to_pandas(result).set_index(asked.key)
-            found = summary(frame, asked.query, asked.key, probes(asked.groups))
+            if self.name == DUCKDB:
+                frame = result.execute("select * from answer").df()
+            else:
+                frame = result.to_pandas()
+            answer = frame.set_index(asked.key)
+            found = summary(answer, asked.query, asked.key, probes(asked.groups))
         return Run(seconds, {}, found)
 
 
-def _polars(asked: Question, files: str, engine: Any = "streaming") -> tuple[Any, Any]:
-    import polars as pl
-
-    outputs = [
-        getattr(pl.col(column), function)().alias(f"{column}_{function}")
-        for column, function in asked.query.aggregations
-    ]
-    result = pl.scan_parquet(files).group_by(asked.key).agg(outputs).collect(engine=engine)
-    return result, lambda frame: frame.to_pandas()
-
-
-def _cudf_polars(asked: Question, files: str) -> tuple[Any, Any]:
+def _by_cudf_polars(files: str, keys: Sequence[str], aggregations: Aggregations) -> Any:
     # by default it takes most of the free memory as managed memory, beside the workers' pools
     os.environ.setdefault("POLARS_GPU_ENABLE_CUDA_MANAGED_MEMORY", "0")
     # libcudf in this process copies files by as many threads as on the workers
@@ -210,21 +215,8 @@ def _cudf_polars(asked: Question, files: str) -> tuple[Any, Any]:
     copy_files_by_all_cores()
     import polars as pl
 
-    return _polars(asked, files, pl.GPUEngine(executor="streaming", raise_on_fail=True))
-
-
-def _duckdb(asked: Question, files: str) -> tuple[Any, Any]:
-    import duckdb
-
-    outputs = ", ".join(
-        f"{'avg' if function == 'mean' else function}({column}) as {column}_{function}"
-        for column, function in asked.query.aggregations
-    )
-    query = f"select {asked.key}, {outputs} from read_parquet('{files}') group by {asked.key}"
-    connection = duckdb.connect()
-    # a separate table: handing many rows to Arrow takes one thread longer than the query
-    connection.execute(f"create temp table answer as {query}")
-    return connection, lambda c: c.execute("select * from answer").df()
+    engine = pl.GPUEngine(executor="streaming", raise_on_fail=True)
+    return by_polars(files, keys, aggregations, engine)
 
 
 def missing(name: str) -> str | None:
@@ -232,3 +224,156 @@ def missing(name: str) -> str | None:
     needed = {DUCKDB: ["duckdb"], POLARS: ["polars"], CUDF_POLARS: ["polars", "cudf_polars"]}
     absent = [module for module in needed.get(name, []) if not importlib.util.find_spec(module)]
     return f"{' and '.join(absent)} not installed" if absent else None
+
+
+# ---- the floor: what takes no less, whoever plans the query --------------------------------------
+
+READERS = 4
+REPEATS = 5
+COPIED = {HOST: 1 << 27, DEVICE: 1 << 32}
+
+
+@dataclass(slots=True)
+class Floor:
+    """Reading the columns, and the kernels alone.
+
+    For persisted rows each worker at once groups its own, stacked to one table, in one
+    task, and measures its memory; on the host it only reads. For files, each worker at once reads
+    its share of them by several threads. Bringing results together is left out.
+    """
+
+    question: Question
+    name: str = FLOOR
+
+    def run(self, limit: float, look: bool) -> Run:
+        """``seconds``: the slowest worker's median, of the kernels where there are some."""
+        asked = self.question
+        calls = self._read() if isinstance(asked.source, Files) else self._group()
+        found, failure = [], None
+        try:
+            found = _gathered(calls, limit)
+        except Exception as error:
+            asked.session.client.cancel(calls)
+            failure = without_frames(error)
+        calls.clear()
+        asked.session.recover()
+        if failure is not None:
+            raise failure
+        slowest = {step: max(one[step] for one in found) for step in found[0]}
+        return Run(slowest.get("kernels", slowest["read"]), slowest)
+
+    def _read(self) -> list[Any]:
+        asked = self.question
+        assert isinstance(asked.source, Files)
+        columns, workers = [asked.key, *asked.query.values], asked.session.addresses()
+        return [
+            asked.session.client.submit(
+                read,
+                asked.source.paths[i :: len(workers)],
+                columns,
+                asked.session.engine,
+                workers=[address],
+                pure=False,
+            )
+            for i, address in enumerate(workers)
+        ]
+
+    def _group(self) -> list[Any]:
+        from distributed import futures_of
+
+        asked = self.question
+        client, futures = asked.session.client, futures_of(asked.source.frame())
+        where, parts = client.who_has(futures), collections.defaultdict(list)
+        for future in futures:
+            parts[where[future.key][0]].append(future)
+        return [
+            client.submit(
+                group,
+                held,
+                asked.query,
+                asked.key,
+                asked.session.engine,
+                workers=[address],
+                pure=False,
+            )
+            for address, held in parts.items()
+        ]
+
+
+def _gathered(calls: list[Any], limit: float) -> list[dict[str, float]]:
+    end = time.perf_counter() + limit
+    try:
+        return [call.result(timeout=max(0.1, end - time.perf_counter())) for call in calls]
+    except TimeoutError:
+        raise Stopped(f"more than {limit:.0f} s") from None
+
+
+def read(paths: Sequence[str], columns: list[str], engine: str) -> dict[str, float]:
+    """Read columns of files by several threads; what was read is dropped."""
+    if engine == HOST:
+        from pyarrow import parquet
+
+        def one(path: str) -> int:
+            return int(parquet.read_table(path, columns=columns, use_threads=False).num_rows)
+    else:
+        import cudf
+
+        def one(path: str) -> int:
+            return len(cudf.read_parquet(path, columns=columns))
+
+    def all_of_them() -> None:
+        with concurrent.futures.ThreadPoolExecutor(READERS) as pool:
+            list(pool.map(one, paths))
+
+    return {"read": median_seconds(all_of_them, engine)}
+
+
+def group(parts: Sequence[Any], query: Query, key: str, engine: str) -> dict[str, float]:
+    """Read the columns at the bandwidth of a copy; on a device, the kernels on one table too."""
+    rows = sum(map(len, parts))
+    found = {"read": rows * query.row_bytes / bandwidth(engine)}
+    kernels = {"sum", "count", "min", "max", "mean"}
+    if engine == DEVICE and {function for _, function in query.aggregations} <= kernels:
+        import cudf
+
+        from dask_gpuagg.engines.device.aggregator import Aggregator
+
+        columns = [key, *query.values]
+        table = cudf.concat([part[columns] for part in parts], ignore_index=True)
+        column = {label: table[label].to_pylibcudf()[0] for label in columns}
+
+        def kernel() -> Any:
+            aggregator = Aggregator([column[key]], False)
+            for label, function in query.aggregations:
+                getattr(aggregator, function)(column[label])
+            return aggregator.run(about=(key,))
+
+        found["kernels"] = median_seconds(kernel, engine)
+    return found
+
+
+def bandwidth(engine: str) -> float:
+    """Bytes a second that a copy reads and writes."""
+    xp = arrays(engine)
+    source = xp.ones(COPIED[engine], dtype="uint8")
+    target = xp.empty_like(source)
+
+    def copy() -> None:
+        target[...] = source
+
+    return float(2 * COPIED[engine] / median_seconds(copy, engine))
+
+
+def median_seconds(call: Callable[[], Any], engine: str) -> float:
+    """Median of some calls after a first one."""
+    times = []
+    for _ in range(REPEATS + 1):
+        start = time.perf_counter()
+        result = call()
+        if engine == DEVICE:
+            import cupy
+
+            cupy.cuda.Device().synchronize()
+        times.append(time.perf_counter() - start)
+        del result
+    return statistics.median(times[1:])

@@ -1,6 +1,8 @@
-"""The cluster of ``benchmarks.end_to_end``: rows in it, one timed run, memory, expected answers.
+"""Queries in a cluster, for ``benchmarks.end_to_end``: rows, right answers, one timed run, memory.
 
-What runs on workers imports what it needs there: the client may have no GPU.
+Everything is drawn from a partition's number, so that the expected answer is made from the rows
+again, whether a query met them in memory or in a file. Code that runs on workers imports what it
+needs there: the client may have no GPU.
 """
 
 from __future__ import annotations
@@ -8,29 +10,234 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import dask
+import numpy as np
+import pandas as pd
 import psutil
 
-from benchmarks import memory
-from benchmarks.end_to_end_queries import (
-    DEVICE,
-    HOST,
-    Query,
-    Rows,
-    expected,
-    probes,
-    seen_in,
-    summary,
-    together,
-)
+from benchmarks import machine
+
+HOST, DEVICE = "host", "device"
+TOLERANCE = {"v": 1e-9, "w": 1e-3}
+"""Largest relative difference that is right, by column. cuDF sums float32 as float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One query: pairs of column and aggregation."""
+
+    name: str
+    title: str
+    aggregations: tuple[tuple[str, str], ...]
+
+    @property
+    def values(self) -> list[str]:
+        """Columns that are aggregated."""
+        return list(dict.fromkeys(column for column, _ in self.aggregations))
+
+    @property
+    def labels(self) -> list[str]:
+        """Columns of the answer."""
+        return [f"{column}_{function}" for column, function in self.aggregations]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row that have to be read, an int64 key included."""
+        return 8 + sum({"v": 8, "w": 4}[column] for column in self.values)
+
+    def build(self, frame: Any, key: str, **tuning: Any) -> Any:
+        """The query as a user writes it, on a collection or on a frame."""
+        grouped = frame.groupby(key)
+        if len(self.aggregations) == 1:
+            ((column, function),) = self.aggregations
+            return getattr(grouped[column], function)(**tuning)
+        spec: dict[str, list[str]] = {}
+        for column, function in self.aggregations:
+            spec.setdefault(column, []).append(function)
+        return grouped.agg(spec, **tuning)
+
+
+QUERIES = {
+    query.name: query
+    for query in (
+        Query("sum", "sum of one column", (("v", "sum"),)),
+        Query(
+            "five",
+            "sum, count, min, max and a mean",
+            (("v", "sum"), ("v", "count"), ("v", "min"), ("v", "max"), ("w", "mean")),
+        ),
+        Query("median", "median of one column", (("v", "median"),)),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """How rows are drawn: how many, in how many partitions, and the groups of each key column."""
+
+    rows: int
+    partitions: int
+    keys: tuple[tuple[str, int], ...]
+    engine: str
+
+    def draw(self, index: int) -> Any:
+        """A partition: int64 keys, float64 ``v`` and float32 ``w``, uniform."""
+        xp = arrays(self.engine)
+        rng = xp.random.default_rng(index)
+        n = (self.rows * (index + 1)) // self.partitions - (self.rows * index) // self.partitions
+        columns = {label: rng.integers(0, g, n, dtype="int64") for label, g in self.keys}
+        columns["v"] = rng.random(n)
+        columns["w"] = rng.random(n, dtype="float32")
+        return frames(self.engine).DataFrame(columns)
+
+    def write(self, index: int, folder: Path) -> None:
+        """A partition as a Parquet file."""
+        path = folder / f"{index:04d}.parquet"
+        if self.engine == HOST:
+            self.draw(index).to_parquet(path, compression="snappy", index=False)
+        else:
+            # several row groups: a reader may cut a file
+            self.draw(index).to_parquet(
+                path, compression="snappy", index=False, row_group_size_rows=2_500_000
+            )
+
+
+def arrays(engine: str) -> Any:
+    """NumPy or CuPy."""
+    if engine == HOST:
+        return np
+    import cupy
+
+    return cupy
+
+
+def frames(engine: str) -> Any:
+    """Pandas or cuDF."""
+    if engine == HOST:
+        return pd
+    import cudf
+
+    return cudf
+
+
+def probes(groups: int) -> list[int]:
+    """Keys whose groups are compared one by one."""
+    return sorted({0, 1 % groups, groups // 2, groups - 1})
+
+
+def seen_in(indices: Sequence[int], rows: Rows, key: str) -> dict[str, Any]:
+    """Contribution of some partitions to the expected answer.
+
+    ``seen`` has a bit for each key; ``v_sum``, ``v_min``, ``v_max`` and ``w_sum`` are of each
+    partition; ``rows`` are those of the probed keys, for pandas.
+    """
+    xp, groups = arrays(rows.engine), dict(rows.keys)[key]
+    seen = xp.zeros(groups, dtype=bool)
+    found: dict[str, list[Any]] = {"v_sum": [], "v_min": [], "v_max": [], "w_sum": [], "rows": []}
+    for index in indices:
+        frame = rows.draw(index)
+        seen[frame[key].values] = True
+        of_probes = frame[frame[key].isin(probes(groups))][[key, "v", "w"]]
+        found["rows"].append(of_probes if rows.engine == HOST else of_probes.to_pandas())
+        for function in ("sum", "min", "max"):
+            found[f"v_{function}"].append(float(getattr(frame["v"], function)()))
+        found["w_sum"].append(float(frame["w"].astype("float64").sum()))
+    packed = xp.packbits(seen)
+    return found | {"seen": packed if rows.engine == HOST else packed.get()}
+
+
+def expected(found: Iterable[Mapping[str, Any]], rows: Rows, key: str) -> dict[str, Any]:
+    """The expected answer in the form of :func:`summary`, with the probed groups of all queries."""
+    parts = list(found)
+    seen = np.bitwise_or.reduce([part["seen"] for part in parts])
+    probed = pd.concat([frame for part in parts for frame in part["rows"]])
+    answers = pd.DataFrame(index=sorted(probed[key].unique()))
+    for query in QUERIES.values():
+        for column, function in query.aggregations:
+            values = probed.groupby(key)[column]
+            answers[f"{column}_{function}"] = values.agg(function).astype("float64")
+    return {
+        "groups": int(np.bitwise_count(seen).sum()),
+        "v_sum": math.fsum(value for part in parts for value in part["v_sum"]),
+        "v_min": min(value for part in parts for value in part["v_min"]),
+        "v_max": max(value for part in parts for value in part["v_max"]),
+        "v_count": rows.rows,
+        "w_sum": math.fsum(value for part in parts for value in part["w_sum"]),
+        "probes": {int(k): row for k, row in answers.to_dict("index").items()},
+    }
+
+
+def summary(result: Any, query: Query, key: str, wanted: Sequence[int]) -> dict[str, Any]:
+    """Summarize an answer, or a partition of it: groups, totals, the groups of wanted keys."""
+    frame = result.to_frame() if result.ndim == 1 else result.copy(deep=False)
+    frame.columns = query.labels
+    frame = frame.reset_index()
+    found: dict[str, Any] = {"groups": len(frame)}
+    for label in query.labels:
+        if len(frame) and label.partition("_")[2] in ("sum", "count", "min", "max"):
+            function = label.partition("_")[2].replace("count", "sum")
+            found[label] = float(getattr(frame[label], function)())
+    if len(frame) and "w_mean" in query.labels:
+        found["w_sum"] = float((frame["w_mean"].astype("float64") * frame["v_count"]).sum())
+    of_probes = frame[frame[key].isin(wanted)]
+    if not isinstance(of_probes, pd.DataFrame):
+        of_probes = of_probes.to_pandas()
+    rows = of_probes.to_dict("records")
+    found["probes"] = {int(row.pop(key)): row for row in rows}
+    return found
+
+
+def together(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Summaries of the partitions of one answer as one."""
+    ways = {"v_min": min, "v_max": max}
+    found: dict[str, Any] = {"groups": 0, "probes": {}}
+    for part in parts:
+        found["groups"] += part["groups"]
+        found["probes"] |= part["probes"]
+        for label in part.keys() - {"groups", "probes"}:
+            way = ways.get(label, lambda values: sum(values))
+            found[label] = way([found[label], part[label]]) if label in found else part[label]
+    return found
+
+
+def judge(found: Mapping[str, Any], right: Mapping[str, Any], query: Query) -> dict[str, Any]:
+    """Compare an answer with the expected one."""
+    problems: list[str] = []
+    largest = {"v": 0.0, "w": 0.0}
+
+    def compare(what: str, label: str, one: float, other: float) -> None:
+        column, _, function = label.partition("_")
+        if function in ("count", "min", "max"):
+            difference, allowed = float(one != other), 0.0
+        else:
+            difference, allowed = abs(one - other) / max(abs(other), 1e-300), TOLERANCE[column]
+        largest[column] = max(largest[column], difference)
+        if not difference <= allowed:
+            problems.append(f"{what}{label} is {one!r} instead of {other!r}")
+
+    if found["groups"] != right["groups"]:
+        problems.append(f"{found['groups']:,} groups instead of {right['groups']:,}")
+    for label in found.keys() - {"groups", "probes"}:
+        compare("over all groups ", label, found[label], right[label])
+    if found["probes"].keys() != right["probes"].keys():
+        problems.append(f"keys {sorted(found['probes'])} instead of {sorted(right['probes'])}")
+    for key in found["probes"].keys() & right["probes"].keys():
+        for label in query.labels:
+            one, other = found["probes"][key][label], right["probes"][key][label]
+            compare(f"of key {key} ", label, one, other)
+    return {"right": not problems, "problems": problems[:10], "largest": largest}
+
+
+# ---- the cluster ---------------------------------------------------------------------------------
 
 SETTLE_S = 10.0
 """A task that was given up may run on for so long before the cluster is made anew."""
@@ -53,7 +260,7 @@ def message_of(error: BaseException) -> str:
 
 
 def without_frames(error: Exception) -> Stopped | Failed:
-    """The same, but for its frames, whose variables are results.
+    """Drop the frames of an exception, whose variables are results.
 
     The client keeps a task's exception as long as there are futures of the task, and it would
     keep the futures.
@@ -73,21 +280,7 @@ class Run:
 
 @dataclass(slots=True)
 class Session:
-    """A cluster that is made anew where it is stuck.
-
-    Attributes
-    ----------
-    engine : str
-        ``host``: pandas on a LocalCluster; ``device``: cuDF on a LocalCUDACluster.
-    workers : int
-    protocol : str
-    pool : str
-        Device memory that RMM takes at once on each worker.
-    plugin : bool
-        Whether GPU workers get the plugin's ``GpuWorker``, and time to make kernels ready.
-    starts : int
-        How many clusters there have been.
-    """
+    """A cluster that is made anew where it is stuck."""
 
     engine: str
     workers: int
@@ -189,11 +382,11 @@ class Session:
             self.start()
 
     def addresses(self) -> list[str]:
-        """Of the workers."""
+        """Addresses of the workers."""
         return list(self.client.scheduler_info(n_workers=-1)["workers"])
 
     def summary(self, result: Any, query: Query, key: str, groups: int) -> dict[str, Any]:
-        """What is compared of a persisted answer."""
+        """Summarize a persisted answer on the workers."""
         from distributed import futures_of
 
         calls = [
@@ -213,12 +406,12 @@ class Session:
     def counted(self) -> Iterator[Callable[[], int]]:
         """Memory: the largest number of bytes that a worker takes beyond those it holds before."""
         on_device = self.engine == DEVICE
-        before = self.client.run(_count_device if on_device else memory.reset_peak)
+        before = self.client.run(_count_device if on_device else machine.reset_peak)
 
         def peak() -> int:
             if on_device:
                 return int(max(self.client.run(_device_peak).values()))
-            peaks = self.client.run(memory.peak)
+            peaks = self.client.run(machine.peak)
             return int(max(peaks[address] - before[address] for address in peaks))
 
         try:
@@ -259,7 +452,7 @@ class Persisted:
         self.frame()
 
     def renew(self) -> None:
-        """The same rows, next time, as a collection that nobody has seen."""
+        """Draw equal rows next time, as a collection that the cluster has not seen."""
         self.close()
         self._drawn += 1
 
@@ -337,11 +530,6 @@ def timed(
 
     The steps are those of ``persist()``, one by one: ``build`` the collection, ``optimize`` (the
     plan, lowering and fusing), ``submit`` (graph and transfer to the scheduler), ``run``.
-
-    Raises
-    ------
-    Stopped
-        After more than ``limit`` seconds of waiting for the answer.
     """
     from distributed import futures_of, wait
 

@@ -23,7 +23,7 @@ from benchmarks.machine import provenance
 from benchmarks.report import write
 from dask_gpuagg.engines.host.grouping import group
 from dask_gpuagg.engines.host.reducer import Reducer
-from dask_gpuagg.engines.host.update import update
+from dask_gpuagg.engines.host.states import update
 
 KEYS = {
     "int, 100 groups": ["id4"],

@@ -1,55 +1,469 @@
-"""What the first call of a query costs, beside stock dask-cudf's, and how long kernels compile.
+"""Cost of the first call of a query, beside stock dask-cudf's, and how long kernels compile.
 
-``python -m benchmarks.first_use`` measures three things. Whole queries, each in a process of its
-own (``benchmarks.first_queries``): the first call with an empty kernel cache and with a filled one,
-and a later one. How long the kernels of a common query take to compile, side by side
-(``benchmarks.first_compiling``). And, where ``--parts`` names ``files``, whole queries from Parquet
-files on a cluster (``benchmarks.first_files``). The file is written after every query.
+``python -m benchmarks.first_use`` measures parts, and writes its file after every query.
+
+compiling
+    How long the kernels of a common query take to compile, and which of them its calls wait for. A
+    query is called again and again, with an empty kernel cache, until our kernels serve it; libcudf
+    serves it meanwhile. One process, which forgets between two queries what it has compiled.
+queries
+    The first ``compute()`` of whole queries, and later ones. The last is a call of a warm process:
+    nothing compiles any more.
+files
+    The first queries of a cluster of one GPU, from Parquet files in memory. Planning is timed
+    apart: the first query imports cuDF and makes CUDA's context in the client. Only where
+    ``--parts`` names it.
+
+Arms of the last two, each in a process of its own: stock dask-cudf with the plugin off, the plugin
+with an empty kernel cache, and the plugin with what that left there.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks import first_compiling, first_files, first_queries
 from benchmarks.machine import commit, provenance
 from benchmarks.report import write
 
-PARTS = ("compiling", "queries")
+Record = dict[str, Any]
+
+STOCK, EMPTY, FILLED = "stock", "empty cache", "filled cache"
+ARMS = (STOCK, EMPTY, FILLED)
+SPECS: dict[str, dict[str, list[str]]] = {
+    "one sum": {"v": ["sum"]},
+    "five": {"v": ["sum", "count", "min", "max"], "w": ["mean"]},
+}
+# Odd, so that no two numbers have the same product modulo 2**64, and these lie in no steps.
+SCATTERING = 0x9E3779B97F4A7C15 - 2**64
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--parts", default=",".join(PARTS), help="of these and files, by commas")
-    parser.add_argument("--rows", type=float, default=first_compiling.ROWS, help="of what compiles")
+def frame(dtype: str, groups: int, rows: int) -> Any:
+    """Rows in device memory; keys are side by side, anywhere in 64 bits, or text."""
+    import cudf
+    import cupy as cp
+
+    numbers = cp.arange(rows, dtype="int64")
+    keys = numbers * 2_654_435_761 % groups
+    if dtype.endswith("bits"):
+        keys = keys * SCATTERING
+    drawn = cudf.DataFrame({"k": keys})
+    if dtype == "string":
+        drawn["k"] = "key " + drawn["k"].astype(str)
+    elif dtype == "int32":
+        drawn["k"] = drawn["k"].astype(dtype)
+    values = numbers % 97
+    drawn["v"], drawn["w"] = values.astype("float64"), values.astype("float32")
+    return drawn
+
+
+def in_a_process(part: str, *arguments: str, **variables: str) -> Iterator[Record]:
+    """The records that a part prints in a process that has done nothing else."""
+    command = [sys.executable, "-m", "benchmarks.first_use", "--child", part, *arguments]
+    env = {**os.environ, **variables}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            if line.startswith("{"):
+                yield json.loads(line)
+    if running.returncode:
+        raise subprocess.CalledProcessError(running.returncode, command)
+
+
+def settle() -> None:
+    """Wait until all that has begun is compiled."""
+    for thread in threading.enumerate():
+        if thread.name == "gpuagg-compile":
+            thread.join()
+
+
+# ---- compiling -----------------------------------------------------------------------------------
+
+ROWS = 50_000_000
+GROUPS = (1_000, 1_000_000, 50_000_000)
+DTYPES = ("int64", "int64 of 64 bits", "string")
+# A query that is not served after so many seconds is left.
+PATIENCE = 20.0
+
+
+class _Source(NamedTuple):
+    text: str
+    kernels: tuple[str, ...]
+    expressions: tuple[str, ...]
+
+    @classmethod
+    def of(cls, unit: Any) -> _Source:
+        return cls(unit.source, tuple(unit.kernels), tuple(unit.kernels.values()))
+
+
+class Compiled(NamedTuple):
+    """One unit that was compiled: its source, and when, by ``time.perf_counter``."""
+
+    source: Any
+    begin: float
+    end: float
+
+
+class Compilations:
+    """Units compiled since they were last asked for."""
+
+    def __init__(self) -> None:
+        from dask_gpuagg.cuda.runtime import compiler
+
+        self._compiled: list[Compiled] = []
+        original = compiler.compile_source
+
+        def timed(unit: Any, architecture: str, *more: str) -> Any:
+            begin = time.perf_counter()
+            code = original(unit, architecture, *more)
+            self._compiled.append(Compiled(_Source.of(unit), begin, time.perf_counter()))
+            return code
+
+        compiler.compile_source = timed
+
+    def taken(self) -> list[Compiled]:
+        """Return the units, once all that has begun is compiled."""
+        settle()
+        compiled, self._compiled = self._compiled, []
+        return compiled
+
+
+def loaded() -> set[_Source]:
+    """The units that this process has loaded since it forgot them."""
+    from dask_gpuagg.cuda.runtime import kernels
+
+    sources = set()
+    for query, *others in list(kernels._known.keys()):
+        units = list(kernels.kernels_of(query, *others)._libraries.keys())
+        sources |= {_Source.of(query.source(unit)) for unit in units}
+    return sources
+
+
+def forget() -> None:
+    """Forget what earlier calls have compiled and found out."""
+    from dask_gpuagg.cuda.call import inputs
+    from dask_gpuagg.cuda.dictionary import forget_dictionaries
+    from dask_gpuagg.cuda.runtime import kernels
+    from dask_gpuagg.cuda.sampling import repeat
+
+    inputs.forget_prepared()
+    kernels._known.clear()
+    repeat.forget()
+    forget_dictionaries()
+
+
+def compiling_record(
+    compiled: Sequence[Compiled], needed: set[Any], begun: float, served: float | None
+) -> Record:
+    """Describe the compilations of a query, in seconds from the first call on.
+
+    ``needed`` are the sources that the call which our kernels served has loaded; ``served`` is when
+    their first answer was there, None if they did not answer in time.
+    """
+
+    def span(units: Sequence[Compiled]) -> float | None:
+        return max(one.end for one in units) - begun if units else None
+
+    waited_for = [one for one in compiled if one.source in needed]
+    return {
+        "needed_s": span(waited_for),
+        "all_s": span(compiled),
+        "served_s": None if served is None else served - begun,
+        "of_one_core_s": sum(one.end - one.begin for one in waited_for),
+        "units": [
+            [
+                " ".join(one.source.kernels),
+                round(one.begin - begun, 3),
+                round(one.end - begun, 3),
+                one.source in needed,
+            ]
+            for one in sorted(compiled, key=lambda one: one.begin)
+        ],
+    }
+
+
+def until_served(rows: Any, spec: dict[str, list[str]], compilations: Compilations) -> Record:
+    """Call a query until our kernels serve it."""
+    import cupy as cp
+    import dask
+
+    from benchmarks.gpu import engine_arm
+    from dask_gpuagg import last_runs
+
+    call = engine_arm(rows, spec, ["k"])
+    calls, kernel, served = 0, "libcudf", None
+    with tempfile.TemporaryDirectory() as cache, dask.config.set({"gpuagg.kernel-cache": cache}):
+        compilations.taken()
+        forget()
+        begun = time.perf_counter()
+        while served is None and time.perf_counter() - begun < PATIENCE:
+            call()
+            cp.cuda.Device().synchronize()
+            calls, kernel = calls + 1, last_runs()[-1].decision.kernel
+            served = None if kernel == "libcudf" else time.perf_counter()
+        needed = loaded() if served is not None else set()
+        record = compiling_record(compilations.taken(), needed, begun, served)
+    return {"kernel": kernel, "calls": calls, **record}
+
+
+def compiling_child(rows: str) -> Iterator[Record]:
+    """All queries in this process, after a record about the machine."""
+    import dask
+    import rmm
+
+    rmm.reinitialize(pool_allocator=True, initial_pool_size=40 << 30)
+    from benchmarks.gpu import report_head
+
+    dask.config.set({"gpuagg.fallback": "silent", "gpuagg.compile": "background"})
+    compilations = Compilations()
+    # what NVRTC and cuDF put off until they are used
+    until_served(frame("int64", 10, 1_000), {"v": ["min"]}, compilations)
+    yield report_head(None)
+    for dtype in DTYPES:
+        for groups in GROUPS:
+            drawn = frame(dtype, groups, int(rows))
+            for name, spec in SPECS.items():
+                about = {"query": f"{name} by {dtype}", "groups": groups}
+                yield about | until_served(drawn, spec, compilations)
+            del drawn
+
+
+def compiling_line(cell: Record) -> str:
+    """One record as a line."""
+    seconds = "not served" if cell["needed_s"] is None else f"{cell['needed_s']:.2f} s"
+    needed = [unit for unit in cell["units"] if unit[3]]
+    return (
+        f"compiling {cell['query']}, {cell['groups']:,} groups, {cell['kernel']}: {seconds}, "
+        f"{len(needed)} of {len(cell['units'])} units needed, {cell['of_one_core_s']:.2f} s of one "
+        "core"
+    )
+
+
+# ---- queries -------------------------------------------------------------------------------------
+
+PARTITIONS = 2
+# Calls between the second and the last: each may find that it needs another kernel.
+BETWEEN = 4
+
+
+class Keys(NamedTuple):
+    """Keys of some rows: their type, how many they are, and which queries group by them."""
+
+    dtype: str
+    groups: int
+    rows: int = 4_000_000
+    specs: tuple[str, ...] = tuple(SPECS)
+
+
+KEYS = {
+    "1,000 int64": Keys("int64", 1_000),
+    "1M int32": Keys("int32", 1_000_000),
+    "1,000 strings": Keys("string", 1_000),
+    "50M int64": Keys("int64", 50_000_000, 50_000_000, ("one sum",)),
+}
+
+
+def queries_records() -> Iterator[Record]:
+    """A record of each query in each arm."""
+    for key, keys in KEYS.items():
+        for spec in keys.specs:
+            with tempfile.TemporaryDirectory() as cache:
+                # in this order: the second arm fills the cache of the third
+                for arm in ARMS:
+                    # the driver's own cache would make an empty one of ours look filled
+                    off = {"CUDA_CACHE_DISABLE": "1"}
+                    yield from in_a_process("queries", arm, key, spec, cache, **off)
+
+
+def queries_child(arm: str, key: str, spec: str, cache: str) -> Iterator[Record]:
+    """One query, several times; importing cuDF and making CUDA's context are timed apart."""
+    start = time.perf_counter()
+    import cudf  # noqa: F401
+    import dask_cudf
+
+    importing = time.perf_counter() - start
+    start = time.perf_counter()
+    import cupy as cp
+    import dask
+    import rmm
+
+    cp.cuda.Device().synchronize()
+    rmm.reinitialize(pool_allocator=True, initial_pool_size=8 << 30)
+    context = time.perf_counter() - start
+    dask.config.set({"scheduler": "sync", "gpuagg.kernel-cache": cache})
+    if arm != STOCK:
+        import dask_gpuagg
+
+        dask_gpuagg.enable()
+    keys = KEYS[key]
+    rows = dask_cudf.from_cudf(frame(keys.dtype, keys.groups, keys.rows), npartitions=PARTITIONS)
+    cp.cuda.Device().synchronize()
+
+    def call() -> tuple[float, list[str]]:
+        start = time.perf_counter()
+        rows.groupby("k").agg(SPECS[spec]).compute()
+        cp.cuda.Device().synchronize()
+        return time.perf_counter() - start, [] if arm == STOCK else kernels_run()
+
+    first_s, first_kernels = call()
+    second_s, _ = call()
+    for _ in range(BETWEEN):
+        settle()
+        call()
+    warm_s, warm_kernels = call()
+    yield {
+        "query": f"{spec} by {key}",
+        "rows": keys.rows,
+        "arm": arm,
+        "first_s": first_s,
+        "second_s": second_s,
+        "warm_s": warm_s,
+        "kernels": first_kernels,
+        "warm_kernels": warm_kernels,
+        "import_cudf_s": importing,
+        "cuda_context_s": context,
+    }
+
+
+def kernels_run() -> list[str]:
+    """The kernels of this process's passes since it was last asked."""
+    from dask_gpuagg import last_runs
+    from dask_gpuagg.reporting.runs import forget
+
+    kernels = [run.decision.kernel for run in last_runs()]
+    forget()
+    return kernels
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+FILE_ROWS, FILES = 200_000_000, 16
+# How many groups each query of ``benchmarks.end_to_end`` is asked by.
+ASKED = {"five": 1_000_000, "sum": 50_000_000}
+LATER = 4
+
+
+def files_records() -> Iterator[Record]:
+    """A record of each query in each arm; the cache is that of the worker, another process."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        for name in ASKED:
+            with tempfile.TemporaryDirectory() as cache:
+                for arm in ARMS:
+                    variables = {"CUDA_CACHE_DISABLE": "1", "DASK_GPUAGG__KERNEL_CACHE": cache}
+                    yield from in_a_process("files", arm, name, folder, **variables)
+
+
+def files_child(arm: str, name: str, folder: str) -> Iterator[Record]:
+    """One query, several times, on a new cluster; the first call waits for nothing."""
+    from distributed import wait
+
+    from benchmarks.end_to_end_cluster import DEVICE, QUERIES, Files, Rows, Session
+
+    groups = ASKED[name]
+    keys = tuple((f"k{number}", number) for number in ASKED.values())
+    with Session(DEVICE, 1, "tcp", "60GB", plugin=False) as session:
+        files = Files(session, Rows(FILE_ROWS, FILES, keys, DEVICE), Path(folder))
+        if arm != STOCK:
+            import dask_gpuagg
+
+            session.client.register_plugin(dask_gpuagg.GpuWorker())
+            dask_gpuagg.enable()
+
+        def call() -> tuple[float, float]:
+            start = time.perf_counter()
+            result = QUERIES[name].build(files.frame(), f"k{groups}").persist()
+            planned = time.perf_counter()
+            wait(result)
+            done = time.perf_counter()
+            del result
+            session.settle()
+            return planned - start, done - planned
+
+        planning, first = call()
+        _, second = call()
+        # what has begun is compiled meanwhile
+        time.sleep(3)
+        later = [call()[1] for _ in range(LATER)]
+    yield {
+        "query": f"{QUERIES[name].title} by {groups:,} groups",
+        "rows": FILE_ROWS,
+        "arm": arm,
+        "planning_s": planning,
+        "first_s": first,
+        "second_s": second,
+        "warm_s": statistics.median(later),
+    }
+
+
+# ---- the program ---------------------------------------------------------------------------------
+
+
+def calls_line(record: Record) -> str:
+    """A record of queries or files as a line."""
+    steps = ("planning", "first", "second", "warm")
+    times = [
+        f"{step} {record[f'{step}_s'] * 1e3:.1f} ms" for step in steps if f"{step}_s" in record
+    ]
+    served = ", first by libcudf" if "libcudf" in record.get("kernels", ()) else ""
+    return (
+        f"{record['query']}, {record['rows']:,} rows, {record['arm']}: {', '.join(times)}{served}"
+    )
+
+
+CHILDREN: dict[str, Callable[..., Iterator[Record]]] = {
+    "compiling": compiling_child,
+    "queries": queries_child,
+    "files": files_child,
+}
+LINES = {"compiling": compiling_line, "queries": calls_line, "files": calls_line}
+USUAL = ("compiling", "queries")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure the parts, or be a process of one of them."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.first_use",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--parts", default=",".join(USUAL), help=f"of {', '.join(LINES)}")
+    parser.add_argument("--rows", type=float, default=ROWS, help="of what compiles")
     parser.add_argument("--commit", help="where the tree is no git checkout")
     parser.add_argument("--out", type=Path, default=Path("first_use.json"))
-    args = parser.parse_args()
-    parts = args.parts.split(",")
-    began = time.perf_counter()
-    report: dict[str, Any] = {**provenance(), "commit": args.commit or commit()}
-
-    def keep(part: str, record: dict[str, Any], said: str) -> None:
-        report.setdefault(part, []).append(record)
-        write(report, args.out)
-        print(f"{time.perf_counter() - began:6.1f} s: {said}", flush=True)
-
-    if "compiling" in parts:
-        report["rows"] = int(args.rows)
-        for record in first_compiling.records(int(args.rows)):
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.child:
+        part, *arguments = args.child
+        for record in CHILDREN[part](*arguments):
+            print(json.dumps(record), flush=True)
+        return
+    began, rows = time.perf_counter(), int(args.rows)
+    report: Record = {**provenance(), "commit": args.commit or commit()}
+    if "compiling" in args.parts.split(","):
+        report["rows"] = rows
+    sources: dict[str, Callable[[], Iterator[Record]]] = {
+        "compiling": lambda: in_a_process("compiling", str(rows)),
+        "queries": queries_records,
+        "files": files_records,
+    }
+    for part, records in sources.items():
+        for record in records() if part in args.parts.split(",") else ():
             if "query" not in record:
                 report |= {name: record[name] for name in ("gpu", "driver", "cudf", "kernels")}
                 continue
-            keep("compiling", record, first_compiling.line(record))
-    if "queries" in parts:
-        for record in first_queries.measured():
-            keep("queries", record, first_queries.line(record))
-    if "files" in parts:
-        for record in first_files.measured():
-            keep("files", record, first_files.line(record))
+            report.setdefault(part, []).append(record)
+            write(report, args.out)
+            print(f"{time.perf_counter() - began:6.1f} s: {LINES[part](record)}", flush=True)
 
 
 if __name__ == "__main__":

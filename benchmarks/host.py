@@ -12,67 +12,54 @@ import contextlib
 import dataclasses
 import json
 import logging
-import os
-import statistics
+import subprocess
 import sys
-import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import dask
+import dask.dataframe as dd
+import pandas as pd
 
-from benchmarks import arms, datagen, machine, memory, table
-from benchmarks.compare import compare
-from benchmarks.queries import Query, Support, select
+from benchmarks import arms, datagen, machine
+from benchmarks.queries import QUERIES, Query
 from benchmarks.report import write
 
 SCHEDULERS = ("threads", "processes")
-QUICK_ROWS = 100_000
-QUICK_REPEATS = 2
 OUT = Path("benchmarks/results/host.json")
-
-MeasureMemory = Callable[[Query, str], dict[str, Any]]
+QUICK = {"rows": 100_000, "repeats": 2, "memory_runs": 0}
+# Enough for the plugin's compiled loops, which small partitions do without.
+WARM_UP_ROWS = 200_000
+TIME_LIMIT = 3600
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Session:
-    """One scheduler, ready to run queries.
+    """One scheduler with the data, and how the memory of a query is measured by an arm's name."""
 
-    Parameters
-    ----------
-    name, title : str
-        Of the scheduler: for the JSON, and for a reader.
-    frame : dask.dataframe.DataFrame
-        The data, in memory; or whatever the queries are built from.
-    measure_memory : callable
-        Query and arm to what ``memory`` measured.
-    """
-
-    name: str
     title: str
     frame: Any
-    measure_memory: MeasureMemory
+    memory: Callable[[Query, str], dict[str, Any]]
 
 
 @contextlib.contextmanager
 def threads(options: argparse.Namespace, folder: Path) -> Iterator[Session]:
     """Yield a session of the threaded scheduler, the data in this process."""
 
-    def measure_memory(query: Query, arm: str) -> dict[str, Any]:
-        return memory.measure_in_process(query, folder, options.partitions, options.threads, arm)
+    def memory(query: Query, arm: str) -> dict[str, Any]:
+        numbers = str(options.partitions), str(options.threads)
+        return memory_in_a_process(query.name, arm, str(folder.resolve()), *numbers)
 
     with dask.config.set(scheduler="threads", num_workers=options.threads):
-        frame = arms.load_local(folder, options.partitions)
         title = f"threads: {options.threads} threads in one process"
-        yield Session("threads", title, frame, measure_memory)
+        yield Session(title, load(folder, options.partitions), memory)
 
 
 @contextlib.contextmanager
 def processes(options: argparse.Namespace, folder: Path) -> Iterator[Session]:
-    """Yield a session of a local cluster, the data in its workers."""
-    from distributed import Client, LocalCluster
+    """Yield a session of a local cluster, the data in its workers, one partition per file."""
+    from distributed import Client, LocalCluster, wait
 
     with (
         LocalCluster(
@@ -86,108 +73,92 @@ def processes(options: argparse.Namespace, folder: Path) -> Iterator[Session]:
         ) as cluster,
         Client(cluster) as client,
     ):
-        frame = arms.load_on_workers(folder)
-
-        def measure_memory(query: Query, arm: str) -> dict[str, Any]:
-            return memory.measure_on_workers(query, frame, client, arm)
-
+        frame = dd.read_parquet(folder).persist()
+        wait(frame)
         title = (
             f"processes: LocalCluster, {options.workers} workers x {options.threads_per_worker} "
             f"threads, memory_limit {options.memory_limit}"
         )
-        yield Session("processes", title, frame, measure_memory)
+        yield Session(title, frame, lambda query, arm: memory_on_workers(query, frame, client, arm))
 
 
 SESSIONS = {"threads": threads, "processes": processes}
 
 
-def measure(query: Query, session: Session, options: argparse.Namespace) -> dict[str, Any]:
-    """Run one query in both arms, alternating, and return everything that was seen.
+def load(folder: Path, partitions: int, rows: int | None = None) -> dd.DataFrame:
+    """Return the data, or the first rows, in this process's memory, cut into partitions.
 
-    Parameters
-    ----------
-    query : Query
-        What to run.
-    session : Session
-        Where to run it.
-    options : argparse.Namespace
-        ``arms``, ``repeats``, ``budget`` and ``memory_runs`` are used.
-
-    Returns
-    -------
-    dict
-        Ready for JSON. ``arms`` holds, per arm, the first run's time (``cold``), the times of the
-        others (``warm``), their median, peak memory and error; ``ratios`` the quotient of each
-        pair of warm runs; ``ratio`` their median.
+    Persisted, because ``from_pandas`` would otherwise convert its string columns to Dask's string
+    dtype in every run of every query.
     """
-    entry: dict[str, Any] = {
-        "name": query.name,
-        "title": query.title,
-        "support": query.support.value,
-        "target": query.target,
-        "note": query.note,
-        "arms": [
-            {
-                "arm": name,
-                "cold": None,
-                "warm": [],
-                "median": None,
-                "memory": [],
-                "peak": None,
-                "error": None,
-            }
-            for name in options.arms
-        ],
-        "ratios": [],
-        "ratio": None,
-        "answer": None,
+    files = sorted(folder.glob("*.parquet"))[: None if rows is None else 1]
+    frame = pd.concat([pd.read_parquet(path) for path in files], ignore_index=True).iloc[:rows]
+    local: dd.DataFrame = dd.from_pandas(frame, npartitions=partitions, sort=False).persist()
+    return local
+
+
+def memory_here(name: str, arm: str, folder: str, partitions: str, threads: str) -> dict[str, Any]:
+    """Load the data and measure one query with the threaded scheduler in this process.
+
+    ``baseline_bytes`` are resident with the data loaded, ``peak_bytes`` the most above that.
+    """
+    arms.prepare([arm])
+    query = QUERIES[name]
+    with dask.config.set(scheduler="threads", num_workers=int(threads)):
+        # Code that is loaded at first use is no part of the query's memory.
+        arms.run(query, load(Path(folder), 2, rows=WARM_UP_ROWS), arm)
+        frame = load(Path(folder), int(partitions))
+        baseline = machine.reset_peak()
+        done = arms.run(query, frame, arm)
+        peak = machine.peak() - baseline
+    return {"baseline_bytes": baseline, "peak_bytes": peak, "error": done.error}
+
+
+def memory_in_a_process(*arguments: str) -> dict[str, Any]:
+    """Call :func:`memory_here` in a fresh process."""
+    command = [sys.executable, "-m", "benchmarks.host", "--memory-of", *arguments]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=machine.ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=TIME_LIMIT,
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"no result in {TIME_LIMIT} s"}
+    except subprocess.CalledProcessError as error:
+        # Killed for memory, most likely: a negative code is the signal.
+        last = error.stderr.strip().splitlines()[-1:] or [""]
+        return {"error": f"exit code {error.returncode} {last[0]}".strip()}
+    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return measured
+
+
+def memory_on_workers(query: Query, frame: Any, client: Any, name: str) -> dict[str, Any]:
+    """Measure one query on a cluster that holds the data, summed over the workers.
+
+    The client's copy of the result is not counted. A worker that was restarted on the way has no
+    peak to read, so a failed query has none.
+    """
+    before = client.run(machine.reset_peak)
+    done = arms.run(query, frame, name)
+    after = client.run(machine.peak)
+    if done.error is not None or set(before) != set(after):
+        return {"error": done.error or "a worker was restarted"}
+    growth = [after[worker] - before[worker] for worker in before]
+    return {
+        "baseline_bytes": sum(before.values()),
+        "peak_bytes": sum(growth),
+        "largest_worker_bytes": max(growth),
+        "error": None,
     }
-    start = time.perf_counter()
-    first = [_record(one, query, session, "cold") for one in entry["arms"]]
-    if all(done.error is None for done in first):
-        entry["answer"] = dataclasses.asdict(compare(first[0].result, first[1].result))
-    del first  # Results can be as large as the data: the timed runs do not carry them.
-
-    # What is no aggregation runs in stock Dask in both arms: one pair shows that nothing broke.
-    pairs = options.repeats if query.support is Support.PLAN else 1
-    for pair in range(pairs):
-        if pair and time.perf_counter() - start > options.budget:
-            break
-        if any(one["error"] for one in entry["arms"]):
-            break
-        for one in entry["arms"]:
-            _record(one, query, session, "warm")
-    left, right = entry["arms"]
-    entry["ratios"] = [a / b for a, b in zip(left["warm"], right["warm"], strict=False)]
-    if entry["ratios"]:
-        entry["ratio"] = statistics.median(entry["ratios"])
-    for one in entry["arms"]:
-        if one["warm"]:
-            one["median"] = statistics.median(one["warm"])
-        if one["error"] is None:
-            one["memory"] = [
-                session.measure_memory(query, one["arm"]) for _ in range(options.memory_runs)
-            ]
-            one["peak"] = memory.median_peak(one["memory"])
-    if arms.PLUGIN in options.arms:
-        entry["plugin"] = arms.report(query, session.frame)
-    return entry
-
-
-def _record(one: dict[str, Any], query: Query, session: Session, kind: str) -> arms.Run:
-    done = arms.run(query, session.frame, one["arm"])
-    if done.error is not None:
-        one["error"] = done.error
-    elif kind == "cold":
-        one["cold"] = done.seconds
-    else:
-        one["warm"].append(done.seconds)
-    return done
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the benchmark and return its results, written to ``options.out`` after every query."""
-    parameters = datagen.from_arguments(options)
+    parameters = datagen.Parameters(options.rows, options.groups)
     arms.prepare(options.arms)
     folder = datagen.write_parquet(parameters, options.partitions, options.data)
     results: dict[str, Any] = {
@@ -197,6 +168,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "data": {
             "name": parameters.name,
             **dataclasses.asdict(parameters),
+            "seed": datagen.SEED,
+            "zipf": datagen.ZIPF,
             "partitions": options.partitions,
         },
         "repeats": options.repeats,
@@ -206,84 +179,38 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         with SESSIONS[scheduler](options, folder) as session:
             queries: dict[str, Any] = {}
             results["schedulers"][scheduler] = {"title": session.title, "queries": queries}
-            for query in options.queries:
-                if query.name == "multi_skew" and not parameters.zipf:
-                    continue
-                print(f"{scheduler} {query.name}: {query.title}", file=sys.stderr, flush=True)
-                queries[query.name] = measure(query, session, options)
+            for name in options.queries:
+                query = QUERIES[name]
+                print(f"{scheduler} {name}: {query.title}", file=sys.stderr, flush=True)
+                queries[name] = arms.measure(query, session.frame, options, memory=session.memory)
                 write(results, options.out)
     return results
 
 
-def list_of(allowed: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
-    """Return the type of an option that takes some of these names, separated by commas."""
-
-    def parse(text: str) -> tuple[str, ...]:
-        names = tuple(name.strip() for name in text.split(",") if name.strip())
-        for name in names:
-            if name not in allowed:
-                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(allowed)}")
-        return names
-
-    return parse
-
-
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """Return the options; ``queries`` becomes a tuple of records."""
+    """Return the options."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.host", description=__doc__)
     datagen.add_arguments(parser)
-    parser.add_argument("--queries", help="comma-separated names, or 'all'; default: all but a few")
-    parser.add_argument("--schedulers", type=list_of(SCHEDULERS), default=SCHEDULERS)
-    parser.add_argument(
-        "--arms",
-        type=list_of(arms.ARMS),
-        default=arms.ARMS,
-        help="two of them; 'stock,stock' shows how much the ratio of equal things varies",
-    )
-    parser.add_argument("--repeats", type=int, default=5, help="pairs of warm runs per query")
-    parser.add_argument(
-        "--budget", type=float, default=240.0, help="seconds after which a query gets no more pairs"
-    )
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    arms.add_arguments(parser, 5, 240.0, OUT)
+    parser.add_argument("--queries", type=arms.list_of(tuple(QUERIES)), default=tuple(QUERIES))
+    parser.add_argument("--schedulers", type=arms.list_of(SCHEDULERS), default=SCHEDULERS)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--threads-per-worker", type=int, default=1)
     parser.add_argument("--memory-limit", default="auto", help="per worker, as Dask takes it")
     parser.add_argument(
         "--memory-runs", type=int, default=1, help="runs per arm for peak memory; 0: not measured"
     )
-    parser.add_argument("--out", type=Path, help=f"default: {OUT}; with --quick, in --data")
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help=f"{QUICK_ROWS:,} rows, {QUICK_REPEATS} repeats, no memory: does it all run?",
-    )
-    parser.add_argument("--show", type=Path, help="print an earlier results file and stop")
-    options = parser.parse_args(argv)
-    if len(options.arms) != 2:
-        parser.error("--arms takes two arms")
-    if options.repeats < 1:
-        parser.error("--repeats must be at least 1")
-    if options.quick:
-        options.rows, options.repeats, options.memory_runs = QUICK_ROWS, QUICK_REPEATS, 0
-    if options.out is None:
-        # A trial does not overwrite the results that are kept.
-        options.out = options.data / "quick.json" if options.quick else OUT
-    try:
-        options.queries = select(options.queries)
-    except KeyError as error:
-        parser.error(str(error.args[0]))
-    return options
+    parser.add_argument("--memory-of", nargs=5, help=argparse.SUPPRESS)
+    return arms.parsed(parser, argv, OUT, "quick.json", **QUICK)
 
 
 def main() -> None:
-    """Run the benchmark, or show an earlier one."""
+    """Run the benchmark, show an earlier one, or be the process that measures memory."""
     options = parse()
-    if options.show is not None:
-        print(table.render(json.loads(options.show.read_text())))
-        return
-    # Dask warns that shuffled tasks carry a large graph, pandas of its future: not ours to fix.
-    warnings.filterwarnings("ignore", category=FutureWarning)
-    print(table.render(run(options)))
+    if options.memory_of:
+        print(json.dumps(memory_here(*options.memory_of)))
+    else:
+        arms.show_or_run(options, run)
 
 
 if __name__ == "__main__":

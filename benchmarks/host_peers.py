@@ -17,7 +17,6 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,9 @@ OURS, STOCK, POLARS, DUCKDB = "ours", "stock", "polars", "duckdb"
 ARMS = (OURS, STOCK, POLARS, DUCKDB)
 PEERS = (POLARS, DUCKDB)
 OUT = Path("benchmarks/results/host_peers.json")
+
+# pairs of column and function
+Aggregations = Sequence[tuple[str, str]]
 
 # integer keys and the number of their values, and keys of text
 INTEGERS = {"few": 1_000, "many": 1_000_000, "most": 8_000_000}
@@ -97,35 +99,37 @@ def with_dask(frame: Any, query: Query, on: bool) -> Any:
         return grouped.agg(spec).compute()
 
 
-def with_polars(folder: Path, query: Query) -> Any:
-    """The query by Polars' streaming engine."""
+def by_polars(
+    files: str, keys: Sequence[str], aggregations: Aggregations, engine: Any = "streaming"
+) -> Any:
+    """A query by Polars' streaming engine, or another of its engines."""
     import polars as pl
 
     outputs = [
-        getattr(pl.col(column), function.replace("nunique", "n_unique"))().alias(f"{i}")
-        for i, (column, function) in enumerate(query.aggregations)
+        getattr(pl.col(column), function.replace("nunique", "n_unique"))().alias(
+            f"{column}_{function}"
+        )
+        for column, function in aggregations
     ]
-    scan = pl.scan_parquet(f"{folder}/*.parquet")
-    return scan.group_by(query.keys).agg(outputs).collect(engine="streaming")
+    return pl.scan_parquet(files).group_by(*keys).agg(outputs).collect(engine=engine)
 
 
 SQL = {"mean": "avg({})", "std": "stddev({})", "nunique": "count(distinct {})"}
 
 
-def with_duckdb(folder: Path, query: Query) -> Any:
-    """The query by DuckDB, to a table of its own: one thread would hand over the rows."""
+def by_duckdb(files: str, keys: Sequence[str], aggregations: Aggregations) -> Any:
+    """A query by DuckDB, to a table of its own: one thread would hand over the rows."""
     import duckdb
 
-    outputs = [
-        f'{SQL.get(function, function + "({})").format(column)} as "{i}"'
-        for i, (column, function) in enumerate(query.aggregations)
-    ]
-    keys = ", ".join(query.keys)
-    files = f"read_parquet('{folder}/*.parquet')"
+    outputs = ", ".join(
+        f"{SQL.get(function, function + '({})').format(column)} as {column}_{function}"
+        for column, function in aggregations
+    )
+    labels = ", ".join(keys)
     connection = duckdb.connect()
     connection.execute(
-        f"create temp table answer as select {keys}, {', '.join(outputs)} "
-        f"from {files} group by {keys}"
+        f"create temp table answer as select {labels}, {outputs} "
+        f"from read_parquet('{files}') group by {labels}"
     )
     return connection
 
@@ -147,13 +151,13 @@ def frame_of(result: Any, query: Query) -> pd.DataFrame:
 
 
 def arms_of(folder: Path, query: Query) -> dict[str, Callable[[], Any]]:
-    """What runs the query, by arm; Dask's collection of the files is made once, before."""
-    frame = dd.read_parquet(folder)
+    """Calls that run the query, by arm; Dask's collection of the files is made once, before."""
+    frame, files = dd.read_parquet(folder), f"{folder}/*.parquet"
     made: dict[str, Callable[[], Any]] = {
         OURS: lambda: with_dask(frame, query, True),
         STOCK: lambda: with_dask(frame, query, False),
-        POLARS: lambda: with_polars(folder, query),
-        DUCKDB: lambda: with_duckdb(folder, query),
+        POLARS: lambda: by_polars(files, query.keys, query.aggregations),
+        DUCKDB: lambda: by_duckdb(files, query.keys, query.aggregations),
     }
     return {
         name: run
@@ -172,23 +176,7 @@ def equal(found: pd.DataFrame, expected: pd.DataFrame) -> bool:
 
 
 def measure(folder: Path, query: Query, repeats: int) -> dict[str, Any]:
-    """Run one query in all arms, and return what was seen.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Of the files.
-    query : Query
-    repeats : int
-        Runs of each arm beside a first one, which is not timed.
-
-    Returns
-    -------
-    dict
-        ``seconds`` and ``cpu`` of each arm, a number a run; their medians ``median`` and
-        ``median_cpu``; whether an answer is ours (``equal``); ``to_best``, our median divided by
-        that of the better of the peers, and ``to_stock``.
-    """
+    """Run one query in all arms, and return what was seen."""
     runs = arms_of(folder, query)
     answers = {name: frame_of(run(), query) for name, run in runs.items()}
     seconds: dict[str, list[float]] = {name: [] for name in runs}
@@ -214,12 +202,6 @@ def measure(folder: Path, query: Query, repeats: int) -> dict[str, Any]:
         "seconds": seconds,
         "cpu": cpu,
     }
-
-
-def versions() -> dict[str, str]:
-    """Of the peers that are installed."""
-    present = [name for name in PEERS if importlib.util.find_spec(name) is not None]
-    return {name: metadata.version(name) for name in present}
 
 
 def lines(cells: Sequence[dict[str, Any]]) -> list[str]:
@@ -253,7 +235,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     write_files(folder, rows, options.files)
     made = machine.provenance()
     results = made | {
-        "versions": made["versions"] | versions(),
+        "versions": made["versions"] | machine.installed(PEERS),
         "rows": rows,
         "files": options.files,
         "repeats": options.repeats,

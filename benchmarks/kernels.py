@@ -1,273 +1,678 @@
-"""Our kernels against cuDF's group-by on one GPU: columns and DataFrames.
+"""Our kernels on one GPU, beside cuDF's group-by and beside each other.
 
-``python -m benchmarks.kernels --rows 1e8`` alternates the arms in one process on one RMM pool,
-outputs included, and writes medians, device times of our kernels and the memory floor to JSON.
+``python -m benchmarks.kernels --parts grid,tables`` measures parts, each into a results file of its
+name, which is written after every cell. The arms of a cell alternate in one process on one RMM
+pool, outputs included.
+
+kernels
+    sums and five aggregations over the number of groups, as columns and as DataFrames
+grid
+    keys, aggregations, nulls and skew, as columns and as DataFrames
+tables
+    any key: families of keys as users have them, DataFrames in and out; of each family some members
+    were used for tuning (``tuned``), and ``unseen`` in the summary is of the others
+families
+    every kernel forced over the number of groups: which one the decision should choose
+gathered
+    partitions of copies and partitions of row numbers forced, over columns, widths and nulls
+sorted
+    outputs of whole groups: medians, distinct values, lists, order
+
+``--fill i/n`` runs ours in the i-th of n parts of the inputs once, so that n processes side by side
+compile their kernels into the cache. ``--judge families.json`` needs no GPU: it prints expected and
+measured times and how often the choice of kernel is the best (``benchmarks.choice``).
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import random
+import fnmatch
 import statistics
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from benchmarks.choice import as_grouped, expected, judge, query_fields
+from benchmarks.gpu import (
+    aggregator_of,
+    decision_fields,
+    device_time,
+    engine_arm,
+    peak_bytes,
+    prepare,
+    prepare_to_fill,
+    report_head,
+    timed,
+)
+from benchmarks.kernel_inputs import (
+    FAMILIES,
+    NARROW_VALUES,
+    TWO_VALUES,
+    VALUE_SETS,
+    VALUES,
+    WHOLE_VALUES,
+    Input,
+    evenly,
+    grouped,
+    input_of,
+    key_labels,
+    value_columns,
+)
 from benchmarks.report import write
+from dask_gpuagg.cuda.choice import choose
+from dask_gpuagg.cuda.runtime.driver import current_device
 
-CARDINALITIES = (1, 4, 64, 128, 256, 1_000, 4_000, 8_000)
+Record = dict[str, Any]
+Arms = dict[str, Callable[..., Any]]
+
+_ALL = ["sum", "count", "min", "max", "mean"]
+SPECS: dict[str, dict[str, list[str]]] = {
+    "sum": {"v": ["sum"]},
+    "five": {"v": _ALL[:4], "w": _ALL[4:]},
+    "ten": dict.fromkeys("vx", _ALL),
+    "twenty": dict.fromkeys("vwxy", _ALL),
+    "nunique": {"x": ["nunique"]},
+    "median": {"v": ["median"]},
+}
+# how many aggregations they are
+NUMBERS = {1: "sum", 5: "five", 20: "twenty"}
 
 
-def data(rows: int, groups: int, key: str, spread: bool = False, seed: int = 1) -> Any:
-    """Uniform keys from 0 to ``groups``, or, spread, as many keys from all 64 bits."""
-    import cudf
-    import cupy as cp
+@dataclass(frozen=True)
+class Cell:
+    """One input and a query on it, with the fields that name it in the results file."""
 
-    rng = cp.random.default_rng(seed)
-    k = rng.integers(0, groups, rows, dtype="int64").astype(key)
-    if spread:
-        k = rng.integers(-(2**63), 2**63 - 1, groups, dtype="int64")[k]
-    v = rng.random(rows)
-    w = rng.random(rows, dtype="float32")
-    return cudf.DataFrame({"k": k, "v": v, "w": w})
+    part: str
+    input: Input
+    query: str
+    labels: Mapping[str, Any] = field(compare=False)
+
+    @property
+    def name(self) -> str:
+        """As ``--cells`` takes it."""
+        return "/".join([self.part, *map(str, self.labels.values())])
 
 
-def arms(frame: Any, query: str) -> dict[str, Callable[[], Any]]:
+# ---- cells ---------------------------------------------------------------------------------------
+
+FEW = (1, 4, 64, 128, 256, 1_000, 4_000, 8_000)
+GRID_GROUPS = (1_000, 65_536, 1_048_576, 16_777_216)
+GRID_KEYS = (
+    *("int64", "int32", "int32+int32", "int64+int32", "int64+int64", "int32+int32+int32"),
+    *("str10", "str40"),
+)
+EXPONENTS = (0.5, 0.75, 1.0, 1.25, 1.5)
+FAMILY_GROUPS = tuple(1 << bits for bits in (4, 8, 12, 14, 16, 18, 20, 22, 24, 26))
+WHOLE_GROUPS = (1_000, 64_000, 1_000_000, 16_000_000)
+WHOLE_QUERIES = (
+    *("median", "median of ints", "nunique", "nunique of floats"),
+    *("list", "sum in order", "sum of sorted"),
+)
+GATHERED_GROUPS = (1 << 16, 1 << 20, 1 << 22, 1 << 24)
+
+
+def kernels_cells() -> Iterator[Cell]:
+    """Few groups one by one, and many by powers of four."""
+    for groups in (*FEW, *(1 << bits for bits in range(14, 27, 2))):
+        rows = input_of(f"{groups}", partial(grouped, "int64", groups, 0.0), TWO_VALUES)
+        for query in ("sum", "five"):
+            yield Cell("kernels", rows, query, {"groups": groups, "query": query})
+
+
+def grid_cells() -> Iterator[Cell]:
+    """All keys by all groups; then nulls among the values; then skew."""
+    for key in GRID_KEYS:
+        for groups in GRID_GROUPS:
+            for number in NUMBERS:
+                yield _grid_cell(key, groups, number)
+    for groups in GRID_GROUPS:
+        for number in (5, 20):
+            yield _grid_cell("int64", groups, number, nulls=0.5)
+    for zipf in EXPONENTS:
+        for number in NUMBERS:
+            yield _grid_cell("int64", GRID_GROUPS[-1], number, zipf=zipf)
+
+
+def _grid_cell(key: str, groups: int, number: int, nulls: float = 0.0, zipf: float = 0.0) -> Cell:
+    name = f"{key} {groups} {nulls} {zipf}"
+    rows = input_of(name, partial(grouped, key, groups, zipf), VALUES, nulls)
+    labels = {"key": key, "groups": groups, "aggregations": number, "nulls": nulls, "zipf": zipf}
+    return Cell("grid", rows, NUMBERS[number], labels)
+
+
+def tables_cells() -> Iterator[Cell]:
+    """Every member of every family; every second one is left out of tuning."""
+    for family, members in FAMILIES.items():
+        whole = family == "nunique and median"
+        for place, (member, keys) in enumerate(members.items()):
+            rows = input_of(f"{family}: {member}", keys, NARROW_VALUES, values_first=True)
+            for query in ("nunique", "median") if whole else ("sum", "five", "ten"):
+                labels = {"family": family, "member": member, "query": query}
+                yield Cell("tables", rows, query, labels | {"tuned": place % 2 == 0})
+
+
+def families_cells() -> Iterator[Cell]:
+    """Dense integers, as many of 64 random bits, skewed ones, strings of ten bytes."""
+    kinds = [("dense", "int64", groups, 0.0) for groups in FAMILY_GROUPS]
+    kinds += [("random", "int64", groups, 0.0) for groups in FAMILY_GROUPS]
+    kinds += [("zipf", "int64", 1 << 24, zipf) for zipf in (0.75, 1.0, 1.25)]
+    kinds += [("strings", "str10", groups, 0.0) for groups in (100_000, 10_000_000)]
+    for kind, key, groups, zipf in kinds:
+        drawn = "random" if kind == "random" else key
+        rows = input_of(
+            f"{kind} {groups} {zipf}", partial(grouped, drawn, groups, zipf), TWO_VALUES
+        )
+        for number in (1, 5):
+            labels = {"keys": kind, "key": key, "groups": groups, "aggregations": number}
+            labels |= {"nulls": 0.0, "zipf": zipf}
+            yield Cell("families", rows, NUMBERS[number], labels)
+
+
+def gathered_cells() -> Iterator[Cell]:
+    """Sets of values by the number of groups."""
+    for groups in GATHERED_GROUPS:
+        rows = input_of(f"{groups}", partial(grouped, "int64", groups, 0.0), {})
+        for name in VALUE_SETS:
+            yield Cell("gathered", rows, name, {"groups": groups, "set": name})
+
+
+def sorted_cells() -> Iterator[Cell]:
+    """Outputs of whole groups by the number of groups."""
+    for groups in WHOLE_GROUPS:
+        rows = input_of(f"{groups}", partial(grouped, "int64", groups, 0.0), WHOLE_VALUES)
+        for query in WHOLE_QUERIES:
+            yield Cell("sorted", rows, query, {"groups": groups, "query": query})
+
+
+# ---- arms ----------------------------------------------------------------------------------------
+
+
+def column(frame: Any, label: str) -> Any:
+    """A column for pylibcudf."""
+    return frame[label].to_pylibcudf()[0]
+
+
+def both_arms(frame: Any, cell: Cell) -> Arms:
+    """Ours and libcudf's group-by on columns, ours and cuDF's on DataFrames."""
     import pylibcudf as plc
 
-    from dask_gpuagg.cuda.sampling.repeat import forgotten
-    from dask_gpuagg.engines.device.calibrate import aggregator_of
-
-    k, v, w = (frame[c].to_pylibcudf()[0] for c in "kvw")
+    spec, labels = SPECS[cell.query], key_labels(frame)
+    keys = [column(frame, label) for label in labels]
+    values = {label: column(frame, label) for label in spec}
 
     def ours(stopwatch: Any = None) -> Any:
-        return aggregator_of((k, v, w), query == "five").run(stopwatch=stopwatch)
+        of_values = [(values[label], names) for label, names in spec.items()]
+        return aggregator_of(keys, of_values).run("auto", stopwatch)
 
-    def columns() -> Any:
-        agg = plc.aggregation
-        requests = [plc.groupby.GroupByRequest(v, [agg.sum()])]
-        if query == "five":
-            of_v = [agg.sum(), agg.count(), agg.min(), agg.max()]
-            requests = [
-                plc.groupby.GroupByRequest(v, of_v),
-                plc.groupby.GroupByRequest(w, [agg.mean()]),
-            ]
-        return plc.groupby.GroupBy(plc.Table([k])).aggregate(requests)
-
-    def frames() -> Any:
-        if query == "sum":
-            return frame.groupby("k").agg({"v": "sum"})
-        return frame.groupby("k").agg({"v": ["sum", "count", "min", "max"], "w": "mean"})
-
-    def first() -> Any:
-        """As if no rows like these had been grouped before."""
-        with forgotten():
-            return ours()
+    def theirs() -> Any:
+        requests = [
+            plc.groupby.GroupByRequest(
+                values[label], [getattr(plc.aggregation, name)() for name in names]
+            )
+            for label, names in spec.items()
+        ]
+        return plc.groupby.GroupBy(plc.Table(keys)).aggregate(requests)
 
     return {
         "ours": ours,
-        "ours frame": engine_arm(frame, spec_of(query), ["k"]),
-        "ours first": first,
-        "cudf columns": columns,
-        "cudf frame": frames,
+        "cudf": theirs,
+        "ours frame": engine_arm(frame, spec, labels),
+        "cudf frame": lambda: frame.groupby(labels).agg(spec),
     }
 
 
-def spec_of(query: str) -> dict[str, list[str]]:
-    """A query by the name that this benchmark has for it."""
-    if query == "five":
-        return {"v": ["sum", "count", "min", "max"], "w": ["mean"]}
-    return {"v": ["sum"]}
+def kernels_arms(frame: Any, cell: Cell) -> Arms:
+    """Both arms, and ours as if no rows like these had been grouped before."""
+    from dask_gpuagg.cuda.sampling.repeat import forgotten
 
+    calls = both_arms(frame, cell)
+    spec = {c: names if len(names) > 1 else names[0] for c, names in SPECS[cell.query].items()}
 
-def engine_arm(frame: Any, spec: dict[str, list[str]], keys: list[str]) -> Callable[[], Any]:
-    """The device engine on a DataFrame: what one partition costs inside a Dask task."""
-    import dask_cudf
-
-    from dask_gpuagg import enabled
-    from dask_gpuagg.engines.device.engine import shape_of
-    from dask_gpuagg.frontend import logical
-    from dask_gpuagg.tasks.tasks import gpuagg_direct
-
-    with enabled():
-        lazy = dask_cudf.from_cudf(frame.head(10), npartitions=1)
-        read = logical.read(lazy.groupby(keys, observed=True).agg(spec).expr)
-    shape = shape_of(read.meta)
-    return lambda: gpuagg_direct(frame, *keys, plan=read.plan, shape=shape)
-
-
-def timed(calls: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
-    import cupy as cp
-
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
-    cp.cuda.Device().synchronize()
-    order, shuffled = list(calls.items()), random.Random(1)
-    for _ in range(repeats):
-        # what runs before an arm is chance
-        shuffled.shuffle(order)
-        for name, call in order:
-            start = time.perf_counter()
-            result = call()
-            cp.cuda.Device().synchronize()
-            times[name].append((time.perf_counter() - start) * 1e3)
-            del result
-    return times
-
-
-def device_time(ours: Callable[..., Any], repeats: int) -> dict[str, float]:
-    from dask_gpuagg.cuda.runtime.driver import Stopwatch
-
-    laps: list[dict[str, float]] = []
-    for _ in range(repeats):
-        stopwatch = Stopwatch()
-        ours(stopwatch)
-        laps.append(stopwatch.milliseconds())
-    # a call like one before it may leave out a step
-    names = dict.fromkeys(name for lap in laps for name in lap)
-    return {name: statistics.median(lap.get(name, 0.0) for lap in laps) for name in names}
-
-
-def decision_fields(decision: Any) -> dict[str, Any]:
-    """A decision as JSON, without the hot keys: up to 384, in it and in its estimate."""
-
-    def without_hot(value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        return {name: without_hot(part) for name, part in value.items() if name != "hot"}
-
-    made: dict[str, Any] = without_hot(asdict(decision))
-    return made
-
-
-def peak_bytes(call: Callable[[], Any]) -> int:
-    """Device memory that a call takes at most beyond its input and its result."""
-    import rmm
-
-    before = rmm.mr.get_current_device_resource()
-    counted = rmm.mr.StatisticsResourceAdaptor(before)
-    rmm.mr.set_current_device_resource(counted)
-    try:
-        result = call()
-        counts = counted.allocation_counts
-        peak = int(counts.peak_bytes - counts.current_bytes)
-        del result
-    finally:
-        rmm.mr.set_current_device_resource(before)
-    return peak
-
-
-def prepare() -> None:
-    """One RMM pool for both arms, and for CuPy, and one CPU core.
-
-    Where the scheduler moves a process from core to core between two calls, its own time grows,
-    and how often it does is chance.
-    """
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    import dask
-    import rmm
-    from rmm.allocators.cupy import rmm_cupy_allocator
-
-    dask.config.set({"gpuagg.compile": "wait"})
-    rmm.reinitialize(pool_allocator=True, initial_pool_size=60 << 30)
-    import cupy as cp
-
-    cp.cuda.set_allocator(rmm_cupy_allocator)
-
-
-def prepare_to_fill() -> None:
-    """Of one of several processes that compile kernels: they share the GPU's memory."""
-    import cupy as cp
-    import dask
-    from rmm.allocators.cupy import rmm_cupy_allocator
-
-    dask.config.set({"gpuagg.compile": "wait"})
-    cp.cuda.set_allocator(rmm_cupy_allocator)
-
-
-def report_head(at: str | None) -> dict[str, Any]:
-    """Where a result was made: machine, commit, GPU, versions, hash of the kernels."""
-    import cudf
-    from cuda.bindings import runtime
-
-    from benchmarks.machine import commit, provenance
-    from dask_gpuagg.cuda.runtime.compiler import sources_hash
-    from dask_gpuagg.cuda.runtime.driver import current_device
+    def first() -> Any:
+        with forgotten():
+            return calls["ours"]()
 
     return {
-        **provenance(),
-        "commit": at or commit(),
-        "gpu": current_device().name,
-        "driver": runtime.cudaDriverGetVersion()[1],
-        "cudf": cudf.__version__,
-        "kernels": sources_hash(),
-        "cores": len(os.sched_getaffinity(0)),
+        "ours": calls["ours"],
+        "ours frame": calls["ours frame"],
+        "ours first": first,
+        "cudf columns": calls["cudf"],
+        "cudf frame": lambda: frame.groupby("k0").agg(spec),
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=float, default=1e8)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--groups", default=",".join(map(str, CARDINALITIES)))
-    parser.add_argument("--queries", default="sum,five")
-    parser.add_argument("--key", default="int64")
+def frame_arms(frame: Any, cell: Cell) -> Arms:
+    """Ours and cuDF's on DataFrames."""
+    spec, labels = SPECS[cell.query], key_labels(frame)
+    return {
+        "ours": engine_arm(frame, spec, labels),
+        "cudf": lambda: frame.groupby(labels, observed=True).agg(spec),
+    }
+
+
+def forced_pass(frame: Any, cell: Cell) -> Any:
+    """Our pass over the columns of a frame, or beside its keys those of a set of values."""
+    keys = [column(frame, label) for label in key_labels(frame)]
+    if cell.part == "families":
+        spec = SPECS[cell.query]
+        return aggregator_of(keys, [(column(frame, label), spec[label]) for label in spec])
+    values = VALUE_SETS[cell.query]
+    columns = value_columns(values, len(frame))
+    pairs = [(c, list(names)) for c, names in zip(columns, values.names, strict=True)]
+    return aggregator_of(keys, pairs)
+
+
+def forced_arms(frame: Any, cell: Cell) -> Arms:
+    """Ours by the kernel that the decision chooses."""
+    return {"ours": forced_pass(frame, cell).run}
+
+
+def whole_arms(frame: Any, cell: Cell) -> Arms:
+    """Ours and cuDF's first, then other ways to the same."""
+    import pylibcudf as plc
+
+    from dask_gpuagg.engines.device.layout import gather
+
+    agg, query = plc.aggregation, cell.query
+    k, v, i = (column(frame, label) for label in ("k0", "v", "i"))
+
+    def cudf(value: Any, aggregation: Any, keys: Any = k, **of_keys: Any) -> Any:
+        request = plc.groupby.GroupByRequest(value, [aggregation])
+        return lambda: plc.groupby.GroupBy(plc.Table([keys]), **of_keys).aggregate([request])
+
+    def summed(kernel: str, keys: Any) -> Any:
+        return lambda stopwatch=None: aggregator_of([keys], [(v, ["sum"])]).run(
+            kernel, stopwatch=stopwatch
+        )
+
+    if query.startswith("median"):
+        value = i if query == "median of ints" else v
+        output = partial(_quantile, value)
+        return {
+            "ours": _of_whole_groups(k, output),
+            "cudf": cudf(value, agg.median()),
+            "sorted": _of_whole_groups(k, output, "sort"),
+        }
+    if query.startswith("nunique"):
+        value = v if query == "nunique of floats" else i
+        output = partial(_nunique, value)
+        return {
+            "ours": _of_whole_groups(k, output),
+            "cudf": cudf(value, agg.nunique()),
+            "sorted": _of_whole_groups(k, output, "sort"),
+            "pairs": partial(_distinct_pairs, k, value),
+        }
+    if query == "list":
+        ours = _of_whole_groups(k, lambda rows: rows.list(v))
+        return {"ours": ours, "cudf": cudf(v, agg.collect_list())}
+    if query == "sum in order":
+        return {
+            "ours": engine_arm(frame[["k0", "v"]], {"v": "sum"}, ["k0"], sort=True),
+            "cudf": lambda: frame.groupby("k0", sort=True).agg({"v": "sum"}),
+        }
+    ascending, after = [plc.types.Order.ASCENDING], [plc.types.NullOrder.AFTER]
+    order = plc.sorting.stable_sorted_order(plc.Table([k]), ascending, after)
+    (in_order,) = gather([k], order)
+    return {
+        "ours": summed("auto", in_order),
+        "cudf": cudf(v, agg.sum(), in_order),
+        "cudf told": cudf(v, agg.sum(), in_order, keys_are_sorted=plc.types.Sorted.YES),
+        "pgb": summed("pgb", in_order),
+        "lphga": summed("lphga", in_order),
+    }
+
+
+def _quantile(value: Any, rows: Any) -> Any:
+    return rows.quantile(value, 0.5, "linear")
+
+
+def _nunique(value: Any, rows: Any) -> Any:
+    return rows.nunique(value)
+
+
+def _of_whole_groups(key: Any, output: Callable[[Any], Any], how: str = "auto") -> Any:
+    """Ours from the key column on: codes, then an output of the rows."""
+    from dask_gpuagg.engines.device.aggregator import Aggregator
+    from dask_gpuagg.engines.device.whole_groups import SortedRows
+
+    def run(stopwatch: Any = None) -> Any:
+        aggregator = Aggregator([key], False)
+        aggregator.encode()
+        (keys,), _, _ = aggregator.run(stopwatch=stopwatch)
+        return keys, output(SortedRows(aggregator.codes, keys.size(), stopwatch, how))
+
+    return run
+
+
+def _distinct_pairs(key: Any, value: Any, stopwatch: Any = None) -> Any:
+    """Distinct values without a sort: distinct pairs, then a count."""
+    from dask_gpuagg.engines.device.aggregator import Aggregator
+
+    pairs = Aggregator([key, value], True)
+    (keys, values), _, _ = pairs.run(stopwatch=stopwatch)
+    counts = Aggregator([keys], True)
+    counts.count(values)
+    return counts.run(stopwatch=stopwatch)
+
+
+# ---- measuring a cell ------------------------------------------------------------------
+
+
+def walls(calls: Arms, repeats: int, **ratios: tuple[str, str]) -> Record:
+    """Median and least times of the arms, and ratios of medians by name."""
+    times = timed(calls, repeats)
+    median = {name: statistics.median(t) for name, t in times.items()}
+    least = {name: min(t) for name, t in times.items()}
+    quotients = {name: median[theirs] / median[ours] for name, (theirs, ours) in ratios.items()}
+    return {"median_ms": median, "least_ms": least} | quotients
+
+
+def laps(call: Callable[..., Any], repeats: int) -> Record:
+    """Device time, kernel by kernel and in all."""
+    kernels = device_time(call, repeats)
+    return {"device_ms": sum(kernels.values()), "kernels_ms": kernels}
+
+
+def run_fields(run: Any) -> Record:
+    """Decision and outcome of a pass."""
+    return {
+        "kernel": run.decision.kernel,
+        "decision": decision_fields(run.decision),
+        "made": run.groups,
+        "spilled": run.spilled,
+        "restarted": run.restarted,
+    }
+
+
+def measure_kernels(cell: Cell, frame: Any, options: argparse.Namespace) -> Record:
+    """Calls on columns and DataFrames, ours also as a first one."""
+    calls, repeats = kernels_arms(frame, cell), options.repeats
+    ratios = {
+        "ratio_columns": ("cudf columns", "ours"),
+        "ratio_frame": ("cudf frame", "ours frame"),
+    }
+    record = run_fields(calls["ours"]()[2]) | walls(calls, repeats, **ratios)
+    peaks = {name: peak_bytes(call) for name, call in calls.items()}
+    return record | laps(calls["ours"], repeats) | {"peak_bytes": peaks}
+
+
+def measure_grid(cell: Cell, frame: Any, options: argparse.Namespace) -> Record:
+    """Calls on columns and DataFrames; of skewed keys also the device time of even ones."""
+    calls, repeats = both_arms(frame, cell), options.repeats
+    ratios = {"ratio": ("cudf", "ours"), "ratio_frame": ("cudf frame", "ours frame")}
+    record = run_fields(calls["ours"]()[2]) | walls(calls, repeats, **ratios)
+    record |= laps(calls["ours"], repeats)
+    inputs = [column(frame, label) for label in (*key_labels(frame), *SPECS[cell.query])]
+    record["input_bytes"] = sum(each.device_buffer_size() for each in inputs)
+    # before other rows are grouped, for which a call would make room first
+    record["peak_bytes"] = {name: peak_bytes(calls[name]) for name in ("ours", "cudf")}
+    if cell.labels["zipf"]:
+        ours = both_arms(evenly(frame), cell)["ours"]
+        decision = ours()[2].decision
+        record["even_ms"] = laps(ours, repeats)["device_ms"]
+        record["even_decision"] = decision_fields(decision)
+    return record
+
+
+def measure_tables(cell: Cell, frame: Any, options: argparse.Namespace) -> Record:
+    """DataFrames in and out; the groups of both arms must be as many."""
+    from dask_gpuagg import last_runs
+
+    calls = frame_arms(frame, cell)
+    groups = {name: len(call()) for name, call in calls.items()}
+    if groups["ours"] != groups["cudf"]:
+        raise AssertionError(f"{cell.name}: groups {groups}")
+    times = walls(calls, options.repeats, ratio=("cudf", "ours"))
+    run = last_runs()[-1]
+    return {
+        "groups": groups["ours"],
+        "kernel": run.decision.kernel,
+        "why": run.decision.why,
+        "call_ms": run.seconds * 1e3,
+        **times,
+    }
+
+
+def measure_forced(cell: Cell, frame: Any, options: argparse.Namespace) -> Record:
+    """Times, memory and decision of each kernel that admits the input."""
+    device, rows = current_device(), len(frame)
+    aggregator = forced_pass(frame, cell)
+    run = aggregator.run("auto")[2]
+    runs, left_out = {}, {}
+    # which kernels admit the input depends on the form that the keys are grouped in
+    query = as_grouped(aggregator.query, device_time(partial(aggregator.run, "auto"), 1))
+    for name in options.kernels or PARTS[cell.part].kernels:
+        decision = choose.decide(query, rows, run.decision.estimate, device, name)
+        if name != "auto" and decision.kernel.removesuffix("_runs") != name:
+            left_out[name] = f"not for this input: {decision.why}"
+        elif name != "auto" and (expected(query, rows, device, decision) or 0) > options.limit:
+            left_out[name] = f"more than {options.limit:.0f} ms expected"
+        else:
+            runs[name] = aggregator.run(name)[2]
+    calls = {name: partial(aggregator.run, name) for name in runs}
+    times = timed(calls, options.repeats)
+    record: Record = {"made": run.groups, "left_out": left_out, "kernels": {}}
+    for name, call in calls.items():
+        decision = runs[name].decision
+        lapped = laps(call, options.repeats)
+        query = as_grouped(aggregator.query, lapped["kernels_ms"])
+        record["query"] = query_fields(query)
+        record["kernels"][name] = {
+            "decision": decision_fields(decision),
+            "expected_ms": expected(query, rows, device, decision),
+            "median_ms": statistics.median(times[name]),
+            **lapped,
+            "peak_bytes": peak_bytes(call),
+            "spilled": runs[name].spilled,
+            "restarted": runs[name].restarted,
+        }
+    return record
+
+
+def measure_sorted(cell: Cell, frame: Any, options: argparse.Namespace) -> Record:
+    """Ours, cuDF's and other ways; the engine on a DataFrame has no stopwatch."""
+    calls = whole_arms(frame, cell)
+    record = walls(calls, options.repeats, ratio=("cudf", "ours"))
+    lapped: Record = {"device_ms": None, "kernels_ms": {}}
+    if cell.query != "sum in order":
+        lapped = laps(calls["ours"], options.repeats)
+    peaks = {name: peak_bytes(call) for name, call in calls.items()}
+    return record | lapped | {"peak_bytes": peaks}
+
+
+# ---- summaries of parts --------------------------------------------------------------------------
+
+
+def _means(cells: Sequence[Record]) -> Record:
+    names = {"geometric_mean": "ratio", "geometric_mean_frame": "ratio_frame"}
+    return {
+        mean: statistics.geometric_mean(cell[ratio] for cell in cells)
+        for mean, ratio in names.items()
+    }
+
+
+def summary(cells: Sequence[Record]) -> Record:
+    """Geometric means and least ratios: of members left out of tuning, of all, and by family."""
+
+    def of(ratios: list[float]) -> dict[str, float]:
+        return {"geometric_mean": statistics.geometric_mean(ratios), "least": min(ratios)}
+
+    families: dict[str, list[float]] = {}
+    for cell in cells:
+        families.setdefault(f"{cell['family']}: {cell['query']}", []).append(cell["ratio"])
+    unseen = [cell["ratio"] for cell in cells if not cell["tuned"]]
+    return {
+        "unseen": of(unseen) if unseen else {},
+        "all": of([cell["ratio"] for cell in cells]),
+        "families": {name: of(ratios) for name, ratios in families.items()},
+    }
+
+
+@dataclass(frozen=True)
+class Part:
+    """A results file: its cells, how they are measured, and what stands above them.
+
+    Attributes
+    ----------
+    cells, arms, measure : callable
+    rows, repeats : int
+        Unless the command line says other ones.
+    head : callable
+        More fields of the file, from the cells that it has.
+    kernels : sequence of str
+        Those that are forced.
+    """
+
+    cells: Callable[[], Iterator[Cell]]
+    arms: Callable[[Any, Cell], Arms]
+    measure: Callable[[Cell, Any, argparse.Namespace], Record]
+    rows: int = 10**8
+    repeats: int = 3
+    head: Callable[[Sequence[Record]], Record] = lambda cells: {}
+    kernels: Sequence[str] = ()
+
+
+PARTS = {
+    "kernels": Part(kernels_cells, kernels_arms, measure_kernels, repeats=7),
+    "grid": Part(grid_cells, both_arms, measure_grid, head=_means),
+    "tables": Part(
+        *(tables_cells, frame_arms, measure_tables),
+        rows=5 * 10**7,
+        repeats=5,
+        head=lambda cells: {"summary": summary(cells)},
+    ),
+    "families": Part(
+        *(families_cells, forced_arms, measure_forced),
+        head=lambda cells: {"device": asdict(current_device())},
+        kernels=("auto", *choose.KERNELS),
+    ),
+    "gathered": Part(*(gathered_cells, forced_arms, measure_forced), kernels=("pgb", "pgb_ur")),
+    "sorted": Part(sorted_cells, whole_arms, measure_sorted),
+}
+
+
+# ---- the program ---------------------------------------------------------------------------------
+
+
+def chosen(part: str, patterns: Sequence[str]) -> list[Cell]:
+    """The cells of a part whose names match."""
+    return [
+        cell
+        for cell in PARTS[part].cells()
+        if any(fnmatch.fnmatchcase(cell.name, pattern) for pattern in patterns)
+    ]
+
+
+def fill(cells: list[Cell], rows: int, i: int, n: int) -> None:
+    """Run ours once in the i-th of n parts of the inputs; skewed keys are drawn evenly too."""
+    inputs = [list(alike) for _, alike in groupby(cells, lambda cell: cell.input)]
+    for alike in inputs[i::n]:
+        frame = alike[0].input.make(rows)
+        skewed = alike[0].part == "grid" and alike[0].labels["zipf"]
+        for each in (frame, evenly(frame)) if skewed else (frame,):
+            for cell in alike:
+                for name, call in PARTS[cell.part].arms(each, cell).items():
+                    if name in ("ours", "ours frame"):
+                        call()
+
+
+def run(name: str, cells: list[Cell], options: argparse.Namespace) -> list[Record]:
+    """Measure the cells of a part; its file is written after each of them."""
+    part = PARTS[name]
+    rows = options.rows or part.rows
+    options = argparse.Namespace(**vars(options) | {"repeats": options.repeats or part.repeats})
+    done: list[Record] = []
+    frame, held = None, None
+    for cell in cells:
+        if held != cell.input:
+            # the memory of the last input is given back first
+            frame = None
+            frame, held = cell.input.make(rows), cell.input
+        done.append({**cell.labels, **part.measure(cell, frame, options)})
+        print(line(cell.name, done[-1]), flush=True)
+        head = report_head(options.commit) | {"rows": rows, **part.head(done)}
+        write(head | {"cells": done}, options.out / f"{name}.json")
+    return done
+
+
+def line(name: str, record: Record) -> str:
+    """A cell as one line: medians and, in brackets, device times."""
+
+    def mib(peak: int) -> str:
+        return f"{peak / 2**20:,.0f} MiB"
+
+    if "kernels" in record:
+        said = [
+            f"{kernel} {k['median_ms']:.2f} ({k['device_ms']:.2f}) {mib(k['peak_bytes'])}"
+            f"{' again' * k['restarted']}"
+            for kernel, k in record["kernels"].items()
+        ]
+        said += [f"{kernel}: {why}" for kernel, why in record["left_out"].items()]
+        return f"{name}: {' | '.join(said)}"
+    said = [f"{arm} {ms:.2f}" for arm, ms in record["median_ms"].items()]
+    said += [f"{label} {v:.2f}" for label, v in record.items() if label.startswith("ratio")]
+    kernels = [f"{n} {t:.3f}" for n, t in record.get("kernels_ms", {}).items() if t > 0.05]
+    if kernels:
+        said.append(f"(device {record['device_ms']:.2f}: {' '.join(kernels)})")
+    if "call_ms" in record:
+        said.append(f"call {record['call_ms']:.2f}")
+    if "even_ms" in record:
+        said.append(f"even keys {record['even_ms']:.2f}")
+    said += [f"peak {arm} {mib(peak)}" for arm, peak in record.get("peak_bytes", {}).items()]
+    return f"{name}: {record.get('kernel', '')} {', '.join(said)}"
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the options."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.kernels",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--parts", default=",".join(PARTS), help="by commas; default: all")
+    parser.add_argument("--cells", nargs="+", default=["*"], help="patterns of names; see --list")
+    parser.add_argument("--rows", type=lambda text: int(float(text)), help="other than the part's")
+    parser.add_argument("--repeats", type=int, help="other than the part's")
+    parser.add_argument("--kernels", type=lambda text: text.split(","), help="that are forced")
+    parser.add_argument("--limit", type=float, default=100.0, help="ms expected of a forced kernel")
+    parser.add_argument("--fill", help="i/n: run the i-th of n parts once, and measure nothing")
     parser.add_argument("--commit", help="where the tree is no git checkout")
-    parser.add_argument("--spread", action="store_true")
-    parser.add_argument("--out", type=Path, default=Path("kernels.json"))
-    args = parser.parse_args()
+    parser.add_argument("--out", type=Path, default=Path("."), help="folder of the results files")
+    parser.add_argument("--list", action="store_true", help="print the names of the cells and stop")
+    parser.add_argument("--judge", type=Path, help="a file of the part families: judge the choice")
+    parser.add_argument("--fit", action="store_true", help="fit the constants to the judged file")
+    options = parser.parse_args(argv)
+    options.parts = options.parts.split(",")
+    unknown = [name for name in options.parts if name not in PARTS]
+    if unknown:
+        parser.error(f"no part named {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    return options
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, fill, list or judge; the exit status is 1 where the choice is not good enough."""
+    options = parse(argv)
+    if options.judge:
+        return judge(options.judge, options.fit)
+    cells = {part: chosen(part, options.cells) for part in options.parts}
+    if options.list:
+        print("\n".join(cell.name for some in cells.values() for cell in some))
+        return 0
+    if options.fill:
+        prepare_to_fill()
+        i, n = map(int, options.fill.split("/"))
+        for part, some in cells.items():
+            fill(some, options.rows or PARTS[part].rows, i, n)
+        return 0
     prepare()
-    cells = []
-    for groups in (int(float(g)) for g in args.groups.split(",")):
-        frame = data(int(args.rows), groups, args.key, args.spread)
-        for query in args.queries.split(","):
-            calls = arms(frame, query)
-            run = calls["ours"]()[2]
-            times = timed(calls, args.repeats)
-            laps = device_time(calls["ours"], args.repeats)
-            median = {name: statistics.median(t) for name, t in times.items()}
-            cell = {
-                "groups": groups,
-                "query": query,
-                "kernel": run.decision.kernel,
-                "decision": decision_fields(run.decision),
-                "spilled": run.spilled,
-                "median_ms": median,
-                "least_ms": {name: min(t) for name, t in times.items()},
-                "peak_bytes": {name: peak_bytes(call) for name, call in calls.items()},
-                "device_ms": sum(laps.values()),
-                "kernels_ms": laps,
-                "ratio_columns": median["cudf columns"] / median["ours"],
-                "ratio_frame": median["cudf frame"] / median["ours frame"],
-            }
-            cells.append(cell)
-            shown = " ".join(f"{n} {t:.3f}" for n, t in laps.items())
-            print(
-                f"{query} g={groups:>9,} {run.decision.kernel} "
-                f"R={getattr(run.decision, 'replicas', 1)} "
-                f"ours {median['ours']:.3f} (device {cell['device_ms']:.3f}: {shown}) "
-                f"first {median['ours first']:.3f} as frame {median['ours frame']:.3f} "
-                f"columns {median['cudf columns']:.2f} "
-                f"frame {median['cudf frame']:.2f} "
-                f"ratio {cell['ratio_columns']:.1f} | {cell['ratio_frame']:.1f} peak "
-                + " ".join(f"{b / 2**20:.0f}" for b in cell["peak_bytes"].values())
-                + " MiB",
-                flush=True,
-            )
-        del frame
-    report = {
-        **report_head(args.commit),
-        "rows": int(args.rows),
-        "key": args.key,
-        "spread": args.spread,
-        "cells": cells,
-    }
-    write(report, args.out)
+    for part, some in cells.items():
+        run(part, some, options)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

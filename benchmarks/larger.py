@@ -50,12 +50,7 @@ _SOME_KEYS = 4
 
 
 class Rows:
-    """A frame of so many rows and, at random, so many groups.
-
-    Parameters
-    ----------
-    rows, groups : int
-    """
+    """A frame of so many rows and, at random, so many groups."""
 
     def __init__(self, rows: int, groups: int) -> None:
         self.groups = groups
@@ -88,13 +83,7 @@ class Rows:
             return dd.from_graph(layer, parts[0][:0], divisions, list(layer), "rows")
 
     def check(self, result: pd.DataFrame, passes: int = 1) -> None:
-        """Whether a result has all rows, and those of some keys.
-
-        Raises
-        ------
-        AssertionError
-            If it has not.
-        """
+        """Whether a result has all rows, and those of some keys."""
         assert int(result["count"].sum()) == passes * len(self)
         some = result[result.index < _SOME_KEYS].sort_index()
         present = np.flatnonzero(self.counts)
@@ -316,7 +305,7 @@ def main() -> None:
     if args.peer is not None:
         run_peer(args.peer, args.peer_rows, args.groups[0], args.repeats)
         return
-    from benchmarks.kernels import report_head
+    from benchmarks.gpu import report_head
 
     link = bandwidth()
     print(f"link: {link / 1e9:.1f} GB/s from pinned memory", flush=True)

@@ -1,16 +1,27 @@
-"""What a result must say about where it came from: machine, versions, commit, date."""
+"""Where a result came from: machine, versions, commit, date; and how much memory a process takes.
+
+The kernel keeps a process's largest resident size and, on Linux, lets the process reset it. So the
+peak is exact, not sampled: settle, reset, run, read. Elsewhere the high-water mark cannot be reset
+and ``getrusage`` gives it since the process began; loading may then hide a small query.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import datetime
+import gc
 import os
 import platform
 import subprocess
+import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -29,20 +40,22 @@ def provenance() -> dict[str, Any]:
 
 def versions() -> dict[str, str | None]:
     """Return the version of Python and of every package that matters; None: not installed."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = None
+    found = {"python": platform.python_version(), **dict.fromkeys(PACKAGES), **installed(PACKAGES)}
     if found["dask-gpuagg"] is None:
         # Run from a checkout that is not installed: the package still knows its version.
-        try:
+        with contextlib.suppress(ImportError):
             from dask_gpuagg._version import __version__
-        except ImportError:
-            pass
-        else:
+
             found["dask-gpuagg"] = __version__
+    return found
+
+
+def installed(packages: Sequence[str]) -> dict[str, str]:
+    """Return the versions of those packages that are installed."""
+    found = {}
+    for package in packages:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
     return found
 
 
@@ -83,3 +96,33 @@ def _cpu() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def settle() -> None:
+    """Give back what earlier work left behind: cycles, Arrow's pool, the C library's free lists."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def reset_peak() -> int:
+    """Forget the process's high-water mark and return its present resident bytes."""
+    settle()
+    if sys.platform == "linux":
+        Path("/proc/self/clear_refs").write_text("5")
+    return int(psutil.Process().memory_info().rss)
+
+
+def peak() -> int:
+    """Return the process's high-water mark in bytes."""
+    if sys.platform == "linux":
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) * 1024
+    if sys.platform == "win32":
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

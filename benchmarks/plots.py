@@ -1,4 +1,4 @@
-"""Plot results: of ``benchmarks.kernels``, ``families``, ``end_to_end``, ``host``, ``host_peers``.
+"""Plot results: ``kernels``, ``families``, ``end_to_end``, ``host``, ``host_peers``.
 
 ``python -m benchmarks.plots benchmarks/results/nvidia-h200/families.json`` writes it beside that.
 """
@@ -48,7 +48,7 @@ def against_cudf(report: dict[str, Any]) -> plt.Figure:
         )
         finish(axis, query, report["rows"] * width)
     axes[0].legend()
-    figure.suptitle(f"{report['gpu']}, {report['key']} keys, cuDF {report['cudf']}")
+    figure.suptitle(f"{report['gpu']}, int64 keys, cuDF {report['cudf']}")
     return label(figure, report)
 
 
@@ -189,7 +189,7 @@ def host(report: dict[str, Any]) -> plt.Figure:
 
 
 def panel_of(cell: dict[str, Any]) -> str:
-    """What a cell is drawn with."""
+    """Title of the panel of a cell."""
     workers = cell["workers"]
     of = "GPU" if cell["engine"] == "device" else "worker process"
     several = f"{workers} {of}{'es' if of.endswith('s') else 's'}, {cell['protocol']}"
@@ -254,7 +254,7 @@ def readable(ms: float) -> str:
 
 
 def finish(axis: plt.Axes, query: str, read: int) -> None:
-    """What the axes of all plots have."""
+    """Add floor, title and grid."""
     axis.axhline(read / FLOOR_BYTES_MS, color="grey", linestyle=":", label="memory floor")
     axis.set_title(TITLES[query])
     axis.set_xlabel("groups")
@@ -262,7 +262,7 @@ def finish(axis: plt.Axes, query: str, read: int) -> None:
 
 
 def label(figure: plt.Figure, report: dict[str, Any]) -> plt.Figure:
-    """What all figures have."""
+    """Label the first axis of a figure."""
     figure.axes[0].set_ylabel(f"ms for {report['rows']:,} rows")
     figure.tight_layout()
     return figure
@@ -272,7 +272,7 @@ def main() -> None:
     """Read the result, write the plot."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("result", type=Path)
-    parser.add_argument("--keys", default="dense", help="of a result of benchmarks.families")
+    parser.add_argument("--keys", default="dense", help="of a result of the part families")
     args = parser.parse_args()
     # the same file for the same result
     mpl.rcParams["svg.hashsalt"] = "dask-gpuagg"

@@ -13,7 +13,7 @@ import ctypes
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kernels import prepare, report_head
+from benchmarks.gpu import prepare, report_head
 from benchmarks.report import write
 from dask_gpuagg.cuda.algorithms.sp_ega import sp_ega
 from dask_gpuagg.cuda.call.call import Call, ColumnStruct, Counters, Piece, collect, table_of

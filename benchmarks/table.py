@@ -16,6 +16,7 @@ by some megabytes whatever the query: less than both is not called a higher peak
 def render(results: dict[str, Any]) -> str:
     """Return every scheduler's queries as a table, with the lowest ratio below it."""
     machine, data, versions = results["machine"], results["data"], results["versions"]
+    first, second = results["arms"]
     lines = [
         f"{data['name']}: {data['rows']:,} rows, {data['partitions']} partitions; "
         f"{machine['cpu']}, {machine['usable_cores'] or machine['cores']} cores, "
@@ -23,86 +24,57 @@ def render(results: dict[str, Any]) -> str:
         ", ".join(f"{name} {version}" for name, version in versions.items() if version),
         f"{results['date']}, commit {results['commit']}",
     ]
+    heading = ["query", f"{first} s", f"{second} s", "ratio", "range", "target", "answer"]
+    heading += [f"{first} MiB", f"{second} MiB", "cold s", "by plan"]
     for scheduler in results["schedulers"].values():
-        lines += ["", scheduler["title"]]
         entries = list(scheduler["queries"].values())
         rows = [_row(entry) for entry in entries]
-        heading = _heading(results["arms"])
-        if any("noise" in entry for entry in entries):
-            heading += ["wall", "noise", "cpu", "noise of cpu"]
-            rows = [row + _noise(entry) for row, entry in zip(rows, entries, strict=True)]
-        lines += _columns(heading, rows)
-        lines += _summary(list(scheduler["queries"].values()), results["arms"])
+        noise = ["wall", "noise", "cpu", "noise of cpu"]
+        with_noise = any("noise" in entry for entry in entries)
+        lines += ["", scheduler["title"]]
+        lines += _columns([*heading, *(noise if with_noise else [])], rows)
+        lines += _summary(entries, results["arms"])
     return "\n".join(lines)
-
-
-def _heading(names: Sequence[str]) -> list[str]:
-    first, second = names
-    return [
-        "query",
-        f"{first} s",
-        f"{second} s",
-        "ratio",
-        "range",
-        "target",
-        "answer",
-        f"{first} MiB",
-        f"{second} MiB",
-        "cold s",
-        "by plan",
-    ]
 
 
 def _row(entry: dict[str, Any]) -> list[str]:
     first, second = entry["arms"][:2]
-    ratios = entry["ratios"]
-    return [
+    ratios, answer, plugin = entry["ratios"], entry["answer"], entry.get("plugin")
+
+    def seconds(one: dict[str, Any]) -> str:
+        return "failed" if one["error"] is not None else _number(one["median"], ".3f")
+
+    said = "-"
+    if answer is not None:
+        said = "equal" if answer["equal"] else f"DIFFERS: {answer['detail']}"
+    plans = {True: "yes", False: "no", None: "?"}
+    row = [
         entry["name"],
-        _seconds(first),
-        _seconds(second),
-        "-" if entry["ratio"] is None else f"{entry['ratio']:.2f}",
+        seconds(first),
+        seconds(second),
+        _number(entry["ratio"], ".2f"),
         f"{min(ratios):.2f}-{max(ratios):.2f}" if ratios else "-",
-        "-" if entry["target"] is None else f"{entry['target']:.1f}",
-        _answer(entry["answer"]),
-        _peak(first),
-        _peak(second),
-        "/".join("-" if one["cold"] is None else f"{one['cold']:.2f}" for one in entry["arms"]),
-        _by_plan(entry.get("plugin")),
+        _number(entry["target"], ".1f"),
+        said,
+        *(_number(one["peak"] and one["peak"] / MIB, ".0f") for one in (first, second)),
+        "/".join(_number(one["cold"], ".2f") for one in entry["arms"]),
+        "-" if plugin is None else plans[plugin["by_plan"]],
     ]
+    if "noise" in entry:
+        # median ratios and their intervals, and those of the base arm and itself, by both clocks
+        cpu = entry["cpu"]
+        row += [_interval(one) for one in (entry, entry["noise"], cpu, cpu["noise"])]
+    return row
 
 
-def _noise(entry: dict[str, Any]) -> list[str]:
-    """Median ratios and their intervals, and those of the base arm and itself, by both clocks."""
-    cpu = entry["cpu"]
-    return [_interval(one) for one in (entry, entry["noise"], cpu, cpu["noise"])]
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 def _interval(found: dict[str, Any]) -> str:
     if found["interval"] is None:
         return "-"
     return f"{found['ratio']:.3f} ({found['interval'][0]:.3f}-{found['interval'][1]:.3f})"
-
-
-def _seconds(one: dict[str, Any]) -> str:
-    if one["error"] is not None:
-        return "failed"
-    return "-" if one["median"] is None else f"{one['median']:.3f}"
-
-
-def _answer(answer: dict[str, Any] | None) -> str:
-    if answer is None:
-        return "-"
-    return "equal" if answer["equal"] else f"DIFFERS: {answer['detail']}"
-
-
-def _peak(one: dict[str, Any]) -> str:
-    return "-" if one["peak"] is None else f"{one['peak'] / MIB:.0f}"
-
-
-def _by_plan(plugin: dict[str, Any] | None) -> str:
-    if plugin is None:
-        return "-"
-    return {True: "yes", False: "no", None: "?"}[plugin["by_plan"]]
 
 
 def _columns(heading: list[str], rows: list[list[str]]) -> list[str]:

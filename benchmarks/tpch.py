@@ -2,49 +2,100 @@
 
 ``python -m benchmarks.tpch --scale 0.5``. The arms run in one process on the same Parquet files, in
 turns, and read them in every run; per query, the median over rounds of stock time divided by plugin
-time, beside the same of stock Dask and itself. ``README.md`` says how to read it.
+time, beside the same of stock Dask and itself. ``README.md`` says how to read it. The tables are
+made once by ``tpchgen-cli``, and kept.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
-import os
-import statistics
+import shutil
+import subprocess
 import sys
-import time
-import warnings
+import sysconfig
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import dask
+import dask.dataframe as dd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from benchmarks import arms, host, machine, rounds, table
-from benchmarks.compare import compare
+from benchmarks import arms, machine
 from benchmarks.queries import Query, Support
 from benchmarks.report import write
-from benchmarks.tpch_data import read, write_parquet
-from benchmarks.tpch_queries import QUERIES, WITHOUT_GROUPBY
+from benchmarks.tpch_queries import QUERIES, WITHOUT_GROUPBY, Tables
 
 OUT = Path("benchmarks/results/tpch.json")
-QUICK_SCALE = 0.01
 LINES = 6_000_000
 """About so many rows has the largest table at scale 1."""
+MONEY = {
+    "customer": ["c_acctbal"],
+    "lineitem": ["l_quantity", "l_extendedprice", "l_discount", "l_tax"],
+    "nation": [],
+    "orders": ["o_totalprice"],
+    "part": ["p_retailprice"],
+    "partsupp": ["ps_supplycost"],
+    "region": [],
+    "supplier": ["s_acctbal"],
+}
+"""The tables, and their columns of decimals."""
+
+
+def write_parquet(scale: float, parts: int, folder: Path) -> Path:
+    """Return the folder of the tables at a scale, each in so many files, made if need be."""
+    target = folder / f"tpch-sf{scale:g}-{parts}"
+    if target.exists():
+        return target
+    # the tool lies beside the interpreter, which need not be on the PATH
+    tool = shutil.which("tpchgen-cli", path=sysconfig.get_path("scripts"))
+    tool = tool or shutil.which("tpchgen-cli")
+    if tool is None:
+        raise FileNotFoundError("tpchgen-cli is missing: pip install 'dask-gpuagg[examples]'")
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        # under its name only when it is whole
+        unfinished = Path(scratch) / target.name
+        command = [tool, "parquet", "--scale-factor", f"{scale:g}", "--parts", str(parts)]
+        subprocess.run([*command, "--output-dir", str(unfinished), "--quiet"], check=True)
+        for file in unfinished.glob("*/*.parquet"):
+            _without_views(file)
+        unfinished.rename(target)
+    return target
+
+
+def _without_views(file: Path) -> None:
+    """Write a file again with plain strings: Arrow compares and filters no views of strings."""
+    table = pq.read_table(file)
+    fields = [
+        field.with_type(pa.string()) if pa.types.is_string_view(field.type) else field
+        for field in table.schema
+    ]
+    pq.write_table(table.cast(pa.schema(fields)), file)
+
+
+def read(folder: Path, scale: float, filesystem: str = "fsspec", decimals: bool = False) -> Tables:
+    """Return the tables as Dask reads them, money as floats unless ``decimals`` is given.
+
+    With "arrow" Dask's metadata promises ``object`` for dates and decimals; partitions have Arrow's
+    types. Arrow has 38 digits for a decimal, fewer than products of three ask for; TPC-H allows any
+    numeric type that keeps the answers in its tolerance.
+    """
+    tables = {}
+    for name, money in MONEY.items():
+        frame = dd.read_parquet(folder / name, filesystem=filesystem)
+        tables[name] = frame if decimals else frame.astype(dict.fromkeys(money, "float64"))
+    return Tables(scale, **tables)
 
 
 def query(name: str) -> Query:
     """Return a query as the benchmark's tables know it."""
     build = QUERIES[name]
     title = (build.__doc__ or "").partition("\n")[0]
-    aggregates = name not in WITHOUT_GROUPBY
-    return Query(
-        name,
-        title,
-        build,
-        Support.PLAN if aggregates else Support.STOCK,
-        target=1.0 if aggregates else None,
-    )
+    if name in WITHOUT_GROUPBY:
+        return Query(name, title, build, Support.STOCK, target=None)
+    return Query(name, title, build)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -77,132 +128,28 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         for name in options.queries:
             one = query(name)
             print(f"{name}: {one.title}", file=sys.stderr, flush=True)
-            measured[name] = measure(one, tables, options)
+            again = arms.PLUGIN in options.arms
+            measured[name] = arms.measure(one, tables, options, again)
             write(results, options.out)
     return results
-
-
-def measure(query: Query, tables: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """Run one query in all arms, and return everything that was seen.
-
-    Parameters
-    ----------
-    query : Query
-    tables : Tables
-    options : argparse.Namespace
-        ``arms``, ``repeats`` and ``budget`` are used.
-
-    Returns
-    -------
-    dict
-        Ready for JSON: per arm the first run's time (``cold``) and those of the others (``warm``
-        and ``cpu``); what ``rounds.compared`` says of the first two arms, of the first and itself
-        (``noise``), and both in CPU time (``cpu``); ``slower``, by either clock.
-    """
-    names = [*options.arms, *([arms.AGAIN] if arms.PLUGIN in options.arms else [])]
-    start = time.perf_counter()
-    cold = [arms.run(query, tables, name) for name in options.arms]
-    failed = any(run.error for run in cold)
-    answer = None if failed else dataclasses.asdict(compare(cold[0].result, cold[1].result))
-    first = {name: (run.seconds, run.error) for name, run in zip(options.arms, cold, strict=True)}
-    del cold  # results are not held while others are timed
-    timed = rounds.rounds(
-        names,
-        lambda name: arms.run(query, tables, name),
-        0 if failed else options.repeats,
-        lambda: time.perf_counter() - start > options.budget,
-    )
-    entry = {
-        "name": query.name,
-        "title": query.title,
-        "support": query.support.value,
-        "target": query.target,
-        "note": query.note,
-        "arms": [_arm(one, *first.get(one.name, (None, None))) for one in timed],
-        **rounds.compared(timed[0].wall, timed[1].wall),
-        "answer": answer,
-    }
-    if len(timed) > 2:
-        noise = rounds.compared(timed[0].wall, timed[2].wall)
-        busy = rounds.compared(timed[0].cpu, timed[1].cpu)
-        noise_of_cpu = rounds.compared(timed[0].cpu, timed[2].cpu)
-        entry |= {
-            "noise": noise,
-            "cpu": {**busy, "noise": noise_of_cpu},
-            "slower": {
-                "wall": rounds.is_slower(entry, noise),
-                "cpu": rounds.is_slower(busy, noise_of_cpu),
-            },
-            "plugin": arms.report(query, tables),
-        }
-    return entry
-
-
-def _arm(one: rounds.Timed, cold: float | None, error: str | None) -> dict[str, Any]:
-    return {
-        "arm": one.name,
-        "cold": cold,
-        "warm": one.wall,
-        "cpu": one.cpu,
-        "median": statistics.median(one.wall) if one.wall else None,
-        "memory": [],
-        "peak": None,
-        "error": error or one.error,
-    }
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """Return the options."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tpch", description=__doc__)
-    names = tuple(QUERIES)
+    arms.add_arguments(parser, 11, 180.0, OUT)
     parser.add_argument("--scale", type=float, default=0.5, help="TPC-H's scale factor")
-    parser.add_argument("--parts", type=int, default=8, help="files of a table")
     parser.add_argument("--data", type=Path, default=Path("data"), help="where Parquet is kept")
+    parser.add_argument("--parts", type=int, default=8, help="files of a table")
     parser.add_argument("--filesystem", choices=("fsspec", "arrow"), default="fsspec")
     parser.add_argument(
         "--decimals",
         action="store_true",
         help="leave money decimal, which stock Dask often fails on",
     )
-    parser.add_argument("--queries", type=host.list_of(names), default=names)
-    parser.add_argument(
-        "--arms",
-        type=host.list_of(arms.ARMS),
-        default=arms.ARMS,
-        help="two of them; beside the plugin, stock runs a second time in each round",
-    )
-    parser.add_argument("--repeats", type=int, default=11, help="rounds of warm runs per query")
-    parser.add_argument(
-        "--budget", type=float, default=180.0, help="seconds after which a query gets no more"
-    )
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--out", type=Path, help=f"default: {OUT}; with --quick, in --data")
-    parser.add_argument(
-        "--quick", action="store_true", help=f"scale {QUICK_SCALE}, one round: does it all run?"
-    )
-    parser.add_argument("--show", type=Path, help="print an earlier results file and stop")
-    options = parser.parse_args(argv)
-    if len(options.arms) != 2:
-        parser.error("--arms takes two arms")
-    if options.repeats < 1:
-        parser.error("--repeats must be at least 1")
-    if options.quick:
-        options.scale, options.repeats = QUICK_SCALE, 1
-    if options.out is None:
-        # a trial does not overwrite the results that are kept
-        options.out = options.data / "tpch-quick.json" if options.quick else OUT
-    return options
-
-
-def main() -> None:
-    """Run the benchmark, or show an earlier one."""
-    options = parse()
-    if options.show is not None:
-        print(table.render(json.loads(options.show.read_text())))
-        return
-    warnings.filterwarnings("ignore", category=FutureWarning)
-    print(table.render(run(options)))
+    parser.add_argument("--queries", type=arms.list_of(tuple(QUERIES)), default=tuple(QUERIES))
+    return arms.parsed(parser, argv, OUT, "tpch-quick.json", scale=0.01, repeats=1)
 
 
 if __name__ == "__main__":
-    main()
+    arms.show_or_run(parse(), run)

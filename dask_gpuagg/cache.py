@@ -1,4 +1,4 @@
-"""What a process remembers: bounded, shared by threads, usable after a fork."""
+"""Caches of a process: bounded, shared by threads, usable after a fork."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ from typing import Any, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+
+
+def after_fork(reset: Callable[[], None]) -> Callable[[], None]:
+    """Decorator: call a function in every fork, where threads that held locks are not there."""
+    if hasattr(os, "register_at_fork"):  # not on Windows
+        os.register_at_fork(after_in_child=reset)
+    return reset
 
 
 class Cache(Generic[K, V]):
@@ -117,48 +124,45 @@ class Cache(Generic[K, V]):
     def _after_fork(self) -> None:
         """In the child: the threads that held the lock, or were making values, are not there."""
         self._lock = Lock()
-        made = [(key, future) for key, future in list(self._values.items()) if future.done()]
-        self._values = OrderedDict(made)
+        done = [(key, future) for key, future in list(self._values.items()) if future.done()]
+        self._values = OrderedDict(done)
 
 
 class OfObjects(Generic[V]):
-    """What was made of the objects used last, found again by the objects themselves.
+    """Values of the objects used last, looked up by identity.
 
-    Objects that are equal are others: comparing them may take longer than making the value. They
-    live as long as they are known.
+    Comparing equal objects may take longer than making the value. Objects live as long as their
+    values are here.
 
     Parameters
     ----------
     limit : int
-        How many values are kept; the one that was made first is dropped first.
+        How many values there are at most; the oldest is dropped first.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         # replaced as a whole, so that readers need no lock
-        self._made: tuple[tuple[Any, V], ...] = ()
+        self._entries: tuple[tuple[Any, V], ...] = ()
 
-    def of(self, of: Any, make: Callable[[], V]) -> V:
+    def of(self, key: Any, make: Callable[[], V]) -> V:
         """The value of an object, made where there is none; threads may make it twice."""
-        for known, value in self._made:
-            if known is of:
+        for other, value in self._entries:
+            if other is key:
                 return value
         value = make()
-        self._made = (*self._made, (of, value))[-self._limit :]
+        self._entries = (*self._entries, (key, value))[-self._limit :]
         return value
 
     def clear(self) -> None:
         """Forget everything."""
-        self._made = ()
+        self._entries = ()
 
 
 _caches: weakref.WeakSet[Cache[Any, Any]] = weakref.WeakSet()
 
 
+@after_fork
 def _all_after_fork() -> None:
     for cache in list(_caches):
         cache._after_fork()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_all_after_fork)

@@ -11,7 +11,7 @@ import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import dask_gpuagg
 from dask_gpuagg.explain import explained_as_lowered
@@ -37,71 +37,76 @@ def main(arguments: list[str] | None = None) -> None:
         ``sys.argv[1:]`` by default. A script, or ``-m`` and a module, in the place of a command are
         run.
     """
-    given = sys.argv[1:] if arguments is None else arguments
-    parser = _parser()
-    first = given[0] if given else ""
+    words = sys.argv[1:] if arguments is None else arguments
+    first = words[0] if words else ""
     if first == "warm":  # it has a parser of its own
-        sys.exit(_warm(given[1:]))
-    if first in _COMMANDS:
-        name, given = first, given[1:]
-    elif first == "-m" or (first and not first.startswith("-") and _is_script(first)):
-        name = "run"
-    else:
-        if first and not first.startswith("-"):
-            parser.give_up(_unknown(first))
-        parser.parse_args(given)
-        parser.error(f"give a command ({', '.join(_SUMMARIES)}), a script, or -m and a module")
-    add, run, summary = _COMMANDS[name]
-    command = Command(prog=f"{PROG} {name}", description=summary)
-    add(command)
-    status = run(command, command.parse_args(given))
+        from dask_gpuagg.cuda import warm
+
+        sys.exit(warm.main(words[1:]))
+    parser, commands = _parsers()
+    if first == "-m" or (first and first[0] != "-" and first not in commands and _is_script(first)):
+        words = ["run", *words]
+    elif first and first[0] != "-" and first not in commands:
+        near = difflib.get_close_matches(first, commands, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        parser.give_up(
+            f"{first!r} is neither a command ({', '.join(commands)}) nor a script.{hint}"
+        )
+    options = parser.parse_args(words)
+    if "command" not in options:
+        parser.error(f"give a command ({', '.join(commands)}), a script, or -m and a module")
+    status = options.run(options.command, options)
     if status:
         sys.exit(status)
 
 
-def _parser() -> Command:
-    width = max(map(len, _SUMMARIES))
-    commands = "\n".join(f"  {name:<{width}}  {text}" for name, text in _SUMMARIES.items())
+def _parsers() -> tuple[Command, list[str]]:
+    """The parser of all commands, and their names."""
     parser = Command(
         prog=PROG,
         usage=f"{PROG} [-h] [--version] COMMAND ...\n       {PROG} SCRIPT ...\n"
         f"       {PROG} -m MODULE ...",
-        description=f"commands:\n{commands}\n\n"
-        f"`{PROG} COMMAND --help` lists the options of a command. A script, or -m and a module, "
-        "are run as by `run`.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"`{PROG} COMMAND --help` lists the options of a command. A script, or -m and a "
+        "module, are run as by `run`.",
     )
     parser.add_argument("--version", action="version", version=dask_gpuagg.__version__)
-    return parser
+    commands = parser.add_subparsers(prog=PROG, title="commands", metavar="COMMAND")
 
+    def add(name: str, run: Callable[[Command, argparse.Namespace], int], text: str) -> Command:
+        command: Command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(run=run, command=command)
+        return command
 
-def _is_script(word: str) -> bool:
-    return Path(word).exists() or word.endswith(".py") or os.sep in word
-
-
-def _unknown(word: str) -> str:
-    near = difflib.get_close_matches(word, _SUMMARIES, n=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    return f"{word!r} is neither a command ({', '.join(_SUMMARIES)}) nor a script.{hint}"
-
-
-# programs
-
-
-def _add_program(command: Command) -> None:
-    # whatever follows the script or -m is the program's own, options included
-    command.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module")
-    command.add_argument("script", nargs=argparse.REMAINDER, help="a script and its arguments")
-
-
-def _add_run(command: Command) -> None:
-    command.add_argument(
+    programs = (
+        add("run", _run, "Run a script or module with Dask's group-bys through the plugin."),
+        add(
+            "explain",
+            _explain,
+            "Run a script or module, and explain each of its group-bys on standard error.",
+        ),
+    )
+    programs[0].add_argument(
         "--profile",
         metavar="FILE",
         help="write what ran to FILE, as HTML or JSON by its name, and as text otherwise; "
         "- is standard error",
     )
-    _add_program(command)
+    for program in programs:
+        # whatever follows the script or -m is the program's own, options included
+        program.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module")
+        program.add_argument("script", nargs=argparse.REMAINDER, help="a script and its arguments")
+    text = "Look at Python, Dask, RAPIDS, GPU, caches and workers, and say what to do."
+    doctor = add("doctor", _doctor, text)
+    doctor.add_argument("--scheduler", metavar="ADDRESS", help="look at its workers too")
+    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
+    text = "Measure the constants by which kernels are chosen on this machine's GPU."
+    add("calibrate", _calibrate, text)
+    commands.add_parser("warm", help="Compile the kernels of common queries into the kernel cache.")
+    return parser, list(commands.choices)
+
+
+def _is_script(word: str) -> bool:
+    return Path(word).exists() or word.endswith(".py") or os.sep in word
 
 
 def _run(command: Command, options: argparse.Namespace) -> int:
@@ -112,10 +117,10 @@ def _run(command: Command, options: argparse.Namespace) -> int:
         with profile:
             return _program(command, options)
     finally:
-        _written(command, profile, options.profile)
+        _write(command, profile, options.profile)
 
 
-def _written(command: Command, profile: Any, file: str) -> None:
+def _write(command: Command, profile: dask_gpuagg.profile, file: str) -> None:
     if file == "-":
         print(profile, file=sys.stderr)
         return
@@ -152,7 +157,7 @@ def _program(command: Command, options: argparse.Namespace) -> int:
     if options.module:
         # as python -m does; the command's own folder is the first otherwise
         sys.path.insert(0, str(Path.cwd()))
-        if not _is_there(program[0]):
+        if not _has_module(program[0]):
             command.give_up(f"there is no module {program[0]}")
     elif not Path(program[0]).exists():
         command.give_up(f"there is no file {program[0]}")
@@ -167,19 +172,11 @@ def _program(command: Command, options: argparse.Namespace) -> int:
     return 0
 
 
-def _is_there(module: str) -> bool:
+def _has_module(name: str) -> bool:
     try:
-        return importlib.util.find_spec(module) is not None
+        return importlib.util.find_spec(name) is not None
     except (ModuleNotFoundError, ValueError):  # of a parent that is missing, or a bad name
         return False
-
-
-# the machine
-
-
-def _add_doctor(command: Command) -> None:
-    command.add_argument("--scheduler", metavar="ADDRESS", help="look at its workers too")
-    command.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def _doctor(command: Command, options: argparse.Namespace) -> int:
@@ -206,42 +203,8 @@ def _doctor(command: Command, options: argparse.Namespace) -> int:
     return 0 if report.healthy else 1
 
 
-def _add_nothing(command: Command) -> None:
-    """A command without options."""
-
-
 def _calibrate(command: Command, options: argparse.Namespace) -> int:
     # imports of the GPU's libraries, which scripts may not need
     from dask_gpuagg.engines.device.calibrate import calibrate
 
     return calibrate()
-
-
-def _warm(arguments: list[str]) -> int:
-    from dask_gpuagg.cuda import warm
-
-    return warm.main(arguments)
-
-
-_Adds = Callable[[Command], None]
-_Runs = Callable[[Command, argparse.Namespace], int]
-_COMMANDS: dict[str, tuple[_Adds, _Runs, str]] = {
-    "run": (_add_run, _run, "Run a script or module with Dask's group-bys through the plugin."),
-    "explain": (
-        _add_program,
-        _explain,
-        "Run a script or module, and explain each of its group-bys on standard error.",
-    ),
-    "doctor": (
-        _add_doctor,
-        _doctor,
-        "Look at Python, Dask, RAPIDS, GPU, caches and workers, and say what to do.",
-    ),
-    "calibrate": (
-        _add_nothing,
-        _calibrate,
-        "Measure the constants by which kernels are chosen on this machine's GPU.",
-    ),
-}
-_SUMMARIES = {name: text for name, (_, _, text) in _COMMANDS.items()}
-_SUMMARIES["warm"] = "Compile the kernels of common queries into the kernel cache."

@@ -120,34 +120,31 @@ class GroupByPage(SchedulerPlugin):
         if PAGE not in variables["pages"]:
             variables["pages"].insert(len(variables["pages"]) - 1, PAGE)
         prefix = pages[0].prefix.strip("/")
-        made = BokehApplication(
-            {f"/{PAGE}": page_doc}, scheduler, prefix=prefix, template_variables=variables
+        application = BokehApplication(
+            {f"/{PAGE}": _fill}, scheduler, prefix=prefix, template_variables=variables
         )
-        scheduler.http_application.add_application(made)
-        made.initialize(scheduler.loop)
-        made.start()
+        scheduler.http_application.add_application(application)
+        application.initialize(scheduler.loop)
+        application.start()
 
 
-def page_doc(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
+def _fill(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
     """Fill a document of Bokeh, for each reader who opens the page."""
     from distributed.dashboard.components import add_periodic_callback
     from distributed.dashboard.components.scheduler import BOKEH_THEME, env
 
-    made = _Page(scheduler)
-    made.update()
-    add_periodic_callback(doc, made, _INTERVAL_MS)
+    content = _Page(scheduler)
+    content.update()
+    add_periodic_callback(doc, content, _INTERVAL_MS)
     doc.title = "Dask: Group-by"
-    doc.add_root(made.root)
+    doc.add_root(content.root)
     doc.template = env.get_template("simple.html")
     doc.template_variables.update(extra)
     doc.theme = BOKEH_THEME
 
 
 class _Page:
-    """Plots and tables.
-
-    The tables are HTML: Bokeh's own do not show every change of their source.
-    """
+    """Plots, and tables of HTML: Bokeh's own do not show every change of their source."""
 
     def __init__(self, scheduler: Any) -> None:
         from bokeh.layouts import column, row
@@ -216,28 +213,20 @@ def rate_of(reported: Sequence[tuple[float, int]]) -> float:
 
 
 def bars_of(reports: dict[str, Any], rates: dict[str, float]) -> dict[str, list[Any]]:
-    """Of each worker the seconds of each step and engine, and rows per second.
+    """Columns of ``worker``, ``rate``, and the seconds of each ``<step> <engine>``.
 
-    Parameters
-    ----------
-    reports : dict of str to dict
-        As ``reporting.runs.activity`` gives them, by worker.
-    rates : dict of str to float
-
-    Returns
-    -------
-    dict of str to list
-        ``worker``, ``rate``, and one column ``<step> <engine>`` for each of them.
+    Reports, as ``reporting.runs.activity`` gives them, and rates are by worker.
     """
+    seconds: Counter[tuple[str, str, str]] = Counter()
+    for name, report in reports.items():
+        for step, engine, kernel, _, taken, *_ in report["steps"]:
+            if not kernel:
+                seconds[name, step, engine] += taken
     names = sorted(reports)
     data: dict[str, list[Any]] = {"worker": names, "rate": [rates.get(n, 0.0) for n in names]}
     for engine in _ENGINES:
         for step in STEPS:
-            data[f"{step} {engine}"] = [
-                sum(s for was, of, kernel, _, s, *_ in reports[name]["steps"]
-                    if (was, of, kernel) == (step, engine, ""))
-                for name in names
-            ]  # fmt: skip
+            data[f"{step} {engine}"] = [seconds[name, step, engine] for name in names]
     return data
 
 
@@ -260,9 +249,8 @@ def kernels_of(reports: dict[str, Any]) -> str:
     )
     rows = [
         [name, step, kernel, n, time_text(seconds), rows, expected, groups, spilled]
-        for name, (step, _, kernel, n, seconds, rows, groups, expected, spilled) in _entries(
-            reports
-        )
+        for name, entry in _entries(reports)
+        for step, _, kernel, n, seconds, rows, groups, expected, spilled in [entry]
         if kernel
     ]
     return _table("Calls of kernels on the device", head, rows)
@@ -306,14 +294,15 @@ def _figure(name: str, title: str, tooltips: str) -> Any:
 
 def _time_plot(source: Any) -> tuple[Any, dict[str, Any]]:
     """The plot, and its legend by step."""
+    from bokeh.models import Legend, LegendItem
+
     plot = _figure(
         "group_by_time",
         "Seconds in tasks, by step (hatched: on the device)",
         "$name: @$name{0.00} s on worker @worker",
     )
-    stacked = [f"{step} {engine}" for engine in _ENGINES for step in STEPS]
     bars = plot.hbar_stack(
-        stacked,
+        [f"{step} {engine}" for engine in _ENGINES for step in STEPS],
         y="worker",
         height=0.8,
         color=[*_COLOURS, *_COLOURS],
@@ -321,16 +310,13 @@ def _time_plot(source: Any) -> tuple[Any, dict[str, Any]]:
         line_width=0,
         source=source,
     )
-    return plot, _legend(plot, dict(zip(STEPS, bars, strict=False)))
-
-
-def _legend(plot: Any, bars: dict[str, Any]) -> dict[str, Any]:
-    from bokeh.models import Legend, LegendItem
-
-    items = {step: LegendItem(label=step, renderers=[bar]) for step, bar in bars.items()}
+    items = {
+        step: LegendItem(label=step, renderers=[bar])
+        for step, bar in zip(STEPS, bars, strict=False)
+    }
     legend = Legend(items=[*items.values()], orientation="vertical", label_text_font_size="8pt")
     plot.add_layout(legend, "right")
-    return items
+    return plot, items
 
 
 def _rate_plot(source: Any) -> Any:

@@ -125,11 +125,11 @@ def retyped(plan: Plan, dtypes: Sequence[Any]) -> Plan:
         uses = [plan.states[i] for i in output.states]
         if output.column in found and output.custom is None:
             cls = dtype_class(columns[output.column].dtype)
-            known = REGISTRY[output.aggregation].states_of(cls, plan.deterministic)
-            uses = uses if known is None else _uses(known, output.column)
+            names = REGISTRY[output.aggregation].states_of(cls, plan.deterministic)
+            uses = uses if names is None else _uses(names, output.column)
         outputs.append(replace(output, states=tuple(map(builder.state, uses))))
-    states, made = tuple(builder.states), tuple(outputs)
-    return replace(plan, columns=columns, states=states, outputs=made, found=found)
+    states = tuple(builder.states)
+    return replace(plan, columns=columns, states=states, outputs=tuple(outputs), found=found)
 
 
 def reasons(
@@ -137,8 +137,8 @@ def reasons(
 ) -> list[Unsupported]:
     """Every reason why one of the requested outputs cannot be planned."""
     of_label = _by_label(dtypes)
-    found = (_refusal(request, of_label, deterministic) for request in requested)
-    return [refusal for refusal in found if refusal is not None]
+    refusals = (_refusal(request, of_label, deterministic) for request in requested)
+    return [refusal for refusal in refusals if refusal is not None]
 
 
 def _by_label(columns: Sequence[Column]) -> dict[Hashable, Column]:

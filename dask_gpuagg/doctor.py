@@ -1,4 +1,4 @@
-"""What this machine and the workers of a cluster have of what the plugin needs: ``doctor``."""
+"""``doctor``: checks of this machine and of the workers of a cluster, with advice."""
 
 from __future__ import annotations
 
@@ -30,16 +30,9 @@ _UCX = ("distributed-ucxx", "ucxx")
 
 
 class Check(NamedTuple):
-    """One thing that was looked at.
+    """One thing that was looked at: ``ok``, ``none`` (not there and not needed) or ``problem``.
 
-    Attributes
-    ----------
-    name : str
-    status : str
-        ``ok``, ``none`` for what is not there and is not needed, or ``problem``.
-    found : str
-    advice : str
-        What to do; empty where nothing is to be done.
+    The advice says what to do; it is empty where nothing is to be done.
     """
 
     name: str
@@ -49,14 +42,7 @@ class Check(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What was found here, on the workers, and between them.
-
-    Attributes
-    ----------
-    places : dict of str to list of Check
-        By ``this process`` and the addresses of workers.
-    cluster : list of Check
-    """
+    """The checks of ``this process``, of workers by their addresses, and of all together."""
 
     places: dict[str, list[Check]]
     cluster: list[Check]
@@ -64,8 +50,8 @@ class Report(NamedTuple):
     @property
     def checks(self) -> list[tuple[str, Check]]:
         """All checks, each with its place."""
-        found = [(place, check) for place, checks in self.places.items() for check in checks]
-        return found + [("the cluster", check) for check in self.cluster]
+        places = {**self.places, "the cluster": self.cluster}
+        return [(place, check) for place, checks in places.items() for check in checks]
 
     @property
     def healthy(self) -> bool:
@@ -83,25 +69,20 @@ class Report(NamedTuple):
         lines: list[str] = []
         here = self.places.get(HERE, [])
         for place, checks in self.places.items():
-            # of a worker, what is not as it is here
-            told = checks if place == HERE else [check for check in checks if check not in here]
-            lines += ["", place, *map(_line, told or [Check("all", OK, f"as in {HERE}")])]
+            # of a worker, only the differences from this process
+            shown = checks if place == HERE else [check for check in checks if check not in here]
+            lines += ["", place, *map(_line, shown or [Check("all", OK, f"as in {HERE}")])]
         if self.cluster:
             lines += ["", "the cluster", *map(_line, self.cluster)]
-        return "\n".join([*lines[1:], "", *self._to_do()])
-
-    def _to_do(self) -> list[str]:
-        advice: dict[str, list[str]] = {}
+        places_of: dict[str, list[str]] = {}
         for place, check in self.checks:
             if check.advice:
-                advice.setdefault(check.advice, []).append(place)
-        if not advice:
-            return ["what to do: nothing"]
-        lines = ["what to do:"]
-        for number, (text, places) in enumerate(advice.items(), 1):
+                places_of.setdefault(check.advice, []).append(place)
+        lines += ["", "what to do:" if places_of else "what to do: nothing"]
+        for number, (advice, places) in enumerate(places_of.items(), 1):
             where = "" if places == [HERE] else f" ({', '.join(places)})"
-            lines.append(f"  {number}. {text}{where}")
-        return lines
+            lines.append(f"  {number}. {advice}{where}")
+        return "\n".join(lines[1:])
 
 
 def _line(check: Check) -> str:
@@ -110,55 +91,51 @@ def _line(check: Check) -> str:
 
 
 def doctor() -> Report:
-    """Look at this process and at the cluster of the current client.
-
-    Returns
-    -------
-    Report
-    """
+    """Look at this process and at the cluster of the current client."""
     gathered = gather(examined)
     return Report(gathered.answers, _between(gathered))
 
 
 def _between(gathered: Gathered) -> list[Check]:
-    """What concerns several places: workers that do not answer, and versions."""
-    found = []
-    for place, reason in gathered.missing.items():
-        advice = "install dask-gpuagg in the client's version on the scheduler and all workers"
-        found.append(Check(place, PROBLEM, f"cannot be asked: {reason}", advice))
-    if len(gathered.answers) > 1 and not found:
-        problem = check_cluster()
-        if problem is None:
-            number = len(gathered.answers) - 1
-            text = f"dask-gpuagg {__version__} on the scheduler and {number:,} workers"
-            found.append(Check("versions", OK, text))
-        else:
-            advice = "install the same version of dask-gpuagg everywhere"
-            found.append(Check("versions", PROBLEM, problem, advice))
-    return found
+    """Checks of several places: workers that do not answer, and versions."""
+    advice = "install dask-gpuagg in the client's version on the scheduler and all workers"
+    missing = [
+        Check(place, PROBLEM, f"cannot be asked: {reason}", advice)
+        for place, reason in gathered.missing.items()
+    ]
+    if missing or len(gathered.answers) == 1:
+        return missing
+    problem = check_cluster()
+    if problem is not None:
+        advice = "install the same version of dask-gpuagg everywhere"
+        return [Check("versions", PROBLEM, problem, advice)]
+    text = f"dask-gpuagg {__version__} on the scheduler and {len(gathered.answers) - 1:,} workers"
+    return [Check("versions", OK, text)]
 
 
 def examined() -> list[Check]:
     """Look at this process."""
-    found: list[Check] = []
+    checks: list[Check] = []
     for examine in (_python, _dask, _libraries, _configuration, _gpu, _cache, _ucx):
         try:
-            found += examine()
+            checks += examine()
         except Exception as error:
             # what a broken installation raises is of any type, and is the finding
             name = examine.__name__.strip("_")
             advice = f"reinstall what {name} needs: looking at it raised {type(error).__name__}"
-            found.append(Check(name, PROBLEM, f"raised {error!r}", advice))
-    return found
+            checks.append(Check(name, PROBLEM, f"raised {error!r}", advice))
+    return checks
+
+
+def _judged(name: str, is_fine: bool, text: str, advice: str) -> Check:
+    return Check(name, OK, text) if is_fine else Check(name, PROBLEM, text, advice)
 
 
 def _python() -> Iterable[Check]:
     yield Check("dask-gpuagg", OK, __version__)
-    version = platform.python_version()
-    fine = sys.version_info[:2] >= _OLDEST_PYTHON
-    oldest = ".".join(map(str, _OLDEST_PYTHON))
-    advice = "" if fine else f"use Python {oldest} or newer"
-    yield Check("Python", OK if fine else PROBLEM, f"{version} on {platform.machine()}", advice)
+    text = f"{platform.python_version()} on {platform.machine()}"
+    advice = f"use Python {'.'.join(map(str, _OLDEST_PYTHON))} or newer"
+    yield _judged("Python", sys.version_info[:2] >= _OLDEST_PYTHON, text, advice)
 
 
 def _dask() -> Iterable[Check]:
@@ -184,10 +161,10 @@ def _dask() -> Iterable[Check]:
 
 def _libraries() -> Iterable[Check]:
     for name in _NEEDED:
-        found = _version(name)
-        advice = "" if found or name == "distributed" else f"install {name}"
+        version = _version(name)
+        advice = "" if version or name == "distributed" else f"install {name}"
         missing = NONE if name == "distributed" else PROBLEM
-        yield Check(name, OK if found else missing, found or "not installed", advice)
+        yield Check(name, OK if version else missing, version or "not installed", advice)
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         advice = "unset NUMBA_DISABLE_JIT: the compiled loops are several times as fast"
         yield Check("NUMBA_DISABLE_JIT", PROBLEM, "is set: pandas does all work", advice)
@@ -207,34 +184,28 @@ def _configuration() -> Iterable[Check]:
 
 
 def _gpu() -> Iterable[Check]:
-    rapids = {name: found for name in _RAPIDS if (found := _version(name, "-cu"))}
+    rapids = {name: version for name in _RAPIDS if (version := _version(name, "-cu"))}
     reason = driver.unavailable()
     if reason is not None and not rapids:
         yield Check("GPU", NONE, f"{reason}; pandas collections run on the CPU")
         return
-    yield _rapids(rapids)
+    releases = {numbers(version)[:2] for version in rapids.values()}
+    is_fine = len(rapids) == len(_RAPIDS) and len(releases) == 1
+    text = ", ".join(f"{name} {version}" for name, version in rapids.items()) or "not installed"
+    advice = (
+        'install RAPIDS as one release: pip install "dask-gpuagg[cu13]" (or cu12), from '
+        "NVIDIA's package index"
+    )
+    yield _judged("RAPIDS", is_fine, text, advice)
     for name in _OF_CUDA:
-        found = _version(name) or _version(name, "-cuda")
-        advice = "" if found else 'install the extra: pip install "dask-gpuagg[cu13]"'
-        yield Check(name, OK if found else PROBLEM, found or "not installed", advice)
+        version = _version(name) or _version(name, "-cuda")
+        advice = 'install the extra: pip install "dask-gpuagg[cu13]"'
+        yield _judged(name, bool(version), version or "not installed", advice)
     if reason is not None:
         advice = "install NVIDIA's driver, or start this process where it sees a GPU"
         yield Check("GPU", PROBLEM, reason, advice)
         return
     yield from _device()
-
-
-def _rapids(found: dict[str, str]) -> Check:
-    text = ", ".join(f"{name} {version}" for name, version in found.items()) or "not installed"
-    missing = [name for name in _RAPIDS if name not in found]
-    releases = {numbers(version)[:2] for version in found.values()}
-    if missing or len(releases) > 1:
-        advice = (
-            'install RAPIDS as one release: pip install "dask-gpuagg[cu13]" (or cu12), from '
-            "NVIDIA's package index"
-        )
-        return Check("RAPIDS", PROBLEM, text, advice)
-    return Check("RAPIDS", OK, text)
 
 
 def _device() -> Iterable[Check]:
@@ -250,10 +221,9 @@ def _device() -> Iterable[Check]:
         advice = "install NVIDIA's run-time compiler: nvidia-cuda-nvrtc"
         yield Check("compiler", PROBLEM, str(error), advice)
     else:
-        newer = numbers(nvrtc)[:1] > (cuda // 1000,)
+        is_newer = numbers(nvrtc)[:1] > (cuda // 1000,)
         advice = "install the extra of the driver's CUDA version, or a newer driver"
-        status = PROBLEM if newer else OK
-        yield Check("compiler", status, f"NVRTC {nvrtc}", advice if newer else "")
+        yield _judged("compiler", not is_newer, f"NVRTC {nvrtc}", advice)
     yield Check("cost model", OK, costs.known(device).source)
     yield from _memory()
 
@@ -269,39 +239,34 @@ def _memory() -> Iterable[Check]:
 
 
 def _cache() -> Iterable[Check]:
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
         try:
             places = disk_cache.directories()
-        except BadSetting:  # told beside the settings
+        except BadSetting:  # a finding about the settings
             return
     advice = "set gpuagg.kernel-cache to a directory of yours that nobody else may write"
-    for warning in told:
+    for warning in raised:
         yield Check("kernel cache", PROBLEM, str(warning.message).partition(". ")[0], advice)
     for place in places:
         entries = list(place.glob(f"*{disk_cache.SUFFIX}")) if place.is_dir() else []
         size = size_text(sum(entry.stat().st_size for entry in entries))
         text = f"{place}: {len(entries):,} entries, {size}"
+        existing = next(path for path in (place, *place.parents) if path.exists())
         if driver.unavailable() is not None:
             yield Check("kernel cache", NONE, text)
-        elif place == disk_cache.cache_directory() and not _may_write(place):
+        elif place == disk_cache.cache_directory() and not os.access(existing, os.W_OK | os.X_OK):
             yield Check("kernel cache", PROBLEM, f"{text}; it cannot be written", advice)
         else:
             yield Check("kernel cache", OK, text)
 
 
-def _may_write(place: Any) -> bool:
-    there = next(path for path in (place, *place.parents) if path.exists())
-    return os.access(there, os.W_OK | os.X_OK)
-
-
 def _ucx() -> Iterable[Check]:
-    found = [f"{name} {version}" for name in _UCX if (version := _version(name, "-cu"))]
-    if found:
-        yield Check("UCX", OK, ", ".join(found))
-        return
-    text = "not installed; GPUs exchange partials through host memory"
-    if driver.unavailable() is None:
+    versions = [f"{name} {version}" for name in _UCX if (version := _version(name, "-cu"))]
+    if versions:
+        yield Check("UCX", OK, ", ".join(versions))
+    elif driver.unavailable() is None:
+        text = "not installed; GPUs exchange partials through host memory"
         advice = 'for several GPUs, install distributed-ucxx and start the cluster with "ucx"'
         yield Check("UCX", NONE, text, advice)
     else:
@@ -311,9 +276,9 @@ def _ucx() -> Iterable[Check]:
 def _version(name: str, infix: str = "") -> str:
     """The version of a package; those for CUDA have its version behind their names."""
     suffixes = ("12", "13", "12x", "13x") if infix else ()
-    for each in (name, *(f"{name}{infix}{suffix}" for suffix in suffixes)):
+    for package in (name, *(f"{name}{infix}{suffix}" for suffix in suffixes)):
         try:
-            return metadata.version(each)
+            return metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
     return ""

@@ -115,20 +115,20 @@ def carried(digits: Digits, xp: Any, whole: bool = False) -> Digits:
     """
     if not digits:
         return {}
-    made: Digits = {}
+    result: Digits = {}
     nothing = xp.zeros_like(next(iter(digits.values())))
     carry = nothing
     places = range(min(digits), max(digits) + 1)
     for j in places:
         held = digits.get(j, nothing) + carry
         if j == places[-1]:
-            made[j] = held
+            result[j] = held
             break
-        made[j], carry = held & 0xFFFFFFFF, held >> WIDTH
-    top = made[places[-1]]
+        result[j], carry = held & 0xFFFFFFFF, held >> WIDTH
+    top = result[places[-1]]
     if whole or (len(top) and int(xp.abs(top).max()) >= _TOP):
-        made[places[-1]], made[places[-1] + 1] = top & 0xFFFFFFFF, top >> WIDTH
-    return made
+        result[places[-1]], result[places[-1] + 1] = top & 0xFFFFFFFF, top >> WIDTH
+    return result
 
 
 def settled(fields: Mapping[str, Any], xp: Any) -> dict[str, Any]:
@@ -153,15 +153,15 @@ def total(fields: Mapping[str, Any], xp: Any) -> Any:
         0.0 of no values; an infinity of a sum beyond the largest float64, and where values are
         infinite; NaN where one is NaN, or where infinities have both signs.
     """
-    made = _rounded(digits_of(fields), xp)
-    if made is None:
-        made = xp.zeros(len(fields[COUNT]))
+    sums = _rounded(digits_of(fields), xp)
+    if sums is None:
+        sums = xp.zeros(len(fields[COUNT]))
     if fields.keys().isdisjoint(SPECIAL):
-        return made
+        return sums
     nothing = xp.zeros_like(fields[COUNT])
     nan, above, below = (fields.get(name, nothing) > 0 for name in SPECIAL)
-    made = xp.where(below, -xp.inf, xp.where(above, xp.inf, made))
-    return xp.where(nan | (above & below), xp.nan, made)
+    sums = xp.where(below, -xp.inf, xp.where(above, xp.inf, sums))
+    return xp.where(nan | (above & below), xp.nan, sums)
 
 
 def _rounded(digits: Digits, xp: Any) -> Any:
@@ -190,12 +190,12 @@ def _rounded(digits: Digits, xp: Any) -> Any:
     below = below | ((third & ((u64(1) << bits) - u64(1))) != 0)
     top = xp.maximum(WIDTH * highest + bits.astype(xp.int64) - 1, 0)
     # 53 of them are kept; sums below 2**-1021 have no more bits than fit
-    kept, rest = upper >> u64(11), upper & u64(0x7FF)
-    up = (rest > u64(0x400)) | ((rest == u64(0x400)) & (below | ((kept & u64(1)) > u64(0))))
+    mantissa, rest = upper >> u64(11), upper & u64(0x7FF)
+    up = (rest > u64(0x400)) | ((rest == u64(0x400)) & (below | ((mantissa & u64(1)) > u64(0))))
     # a carry out of the mantissa is one of the exponent
-    normal = (xp.maximum(top - 52, 0).astype(u64) << u64(52)) + kept + up.astype(u64)
+    normal = (xp.maximum(top - 52, 0).astype(u64) << u64(52)) + mantissa + up.astype(u64)
     tiny = upper >> xp.maximum(63 - top, 0).astype(u64)
-    found = xp.where(top >= 52, xp.minimum(normal, u64(0x7FF << 52)), tiny)
-    found = xp.where(highest >= 0, found, u64(0))
-    found = found | (xp.where(negative, u64(1), u64(0)) << u64(63))
-    return found.view(xp.float64)
+    result = xp.where(top >= 52, xp.minimum(normal, u64(0x7FF << 52)), tiny)
+    result = xp.where(highest >= 0, result, u64(0))
+    result = result | (xp.where(negative, u64(1), u64(0)) << u64(63))
+    return result.view(xp.float64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -72,33 +71,38 @@ class Explained:
         return f"{'at most' if self.decision.bound else 'about'} {self.decision.groups:,}"
 
     def lines(self) -> list[tuple[str, str]]:
-        """What there is to say, each with its title."""
-        found = [("engine", self.engine)]
+        """Titles and texts."""
+        lines = [("engine", self.engine)]
         if self.plan is not None and self.decision is not None and self.physical is not None:
             physical = self.physical
             for line in str(self.plan).splitlines():
                 title, _, text = line.partition(" ")
-                found.append((title, text.strip()))
-            found.append(("groups", self.groups or "not estimated"))
+                lines.append((title, text.strip()))
+            lines.append(("groups", self.groups or "not estimated"))
             if physical.chunks:
-                found.append(("chunks", physical.chunks))
+                lines.append(("chunks", physical.chunks))
             reason = physical.reason or self.decision.reason
-            found.append(("merge", f"{physical}: {reason}"))
-            found.append(("tasks", ", ".join(f"{n:,} {step}" for step, n in physical.tasks)))
+            lines.append(("merge", f"{physical}: {reason}"))
+            lines.append(("tasks", ", ".join(f"{n:,} {step}" for step, n in physical.tasks)))
             if physical.nbytes is not None:
-                found.append(("bytes", f"at most about {size_text(physical.nbytes)} of partials"))
+                lines.append(("bytes", f"at most about {size_text(physical.nbytes)} of partials"))
             if self.transfer:
-                found.append(("transfer", self.transfer))
-        return found + [("because", str(reason)) for reason in self.reasons]
+                lines.append(("transfer", self.transfer))
+        return lines + [("because", str(reason)) for reason in self.reasons]
 
     def ran(self) -> list[str]:
         """What ran: on the host each step, on the device the latest calls of the kernels."""
-        host = [run for run in self.runs if run.decision.kernel == HOST]
         device = [str(run) for run in self.runs if run.decision.kernel != HOST]
         steps: dict[str, list[Run]] = {}
-        for run in host:
-            steps.setdefault(run.step, []).append(run)
-        texts = [_summed(step, runs) for step, runs in steps.items()]
+        for run in self.runs:
+            if run.decision.kernel == HOST:
+                steps.setdefault(run.step, []).append(run)
+        texts = []
+        for step, runs in steps.items():
+            rows, groups = sum(run.rows for run in runs), sum(run.groups for run in runs)
+            seconds = time_text(sum(run.seconds for run in runs))
+            tasks = count_text(len(runs), "task")
+            texts.append(f"{step}, {HOST}: {tasks} from {rows:,} rows to {groups:,}, {seconds}")
         if len(device) > _SHOWN:
             texts.append(f"{len(device) - _SHOWN:,} earlier, then")
         return [*texts, *device[-_SHOWN:]]
@@ -108,13 +112,6 @@ class Explained:
         lines += [f"{title:<8} {text}" for title, text in self.lines()]
         lines += [f"ran      {text}" for text in self.ran()]
         return "\n  ".join(lines)
-
-
-def _summed(step: str, runs: list[Run]) -> str:
-    rows, groups = sum(run.rows for run in runs), sum(run.groups for run in runs)
-    seconds = time_text(sum(run.seconds for run in runs))
-    tasks = count_text(len(runs), "task")
-    return f"{step}, {HOST}: {tasks} from {rows:,} rows to {groups:,}, {seconds}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +160,13 @@ def explain(query: Any) -> Explanation:
     TypeError
         For anything else.
     """
-    expr = _expression(query)
-    if expr is None:
-        return Explanation((), _off())
+    if isinstance(query, list | tuple):
+        several = [_expression(one) for one in query]
+        if not several:
+            return Explanation((), _off())
+        expr: Expr = _ExprSequence(*several)
+    else:
+        expr = _expression(query)
     plans: dict[str, Planned | str] = {}
 
     def note(event: Any) -> None:
@@ -181,33 +182,21 @@ def explain(query: Any) -> Explanation:
             name: [Unsupported(problem)] if problem else logical.refusals(node)
             for name, node in nodes.items()
         }
-        failure = ""
+        # without a plan and a refusal Dask has merged a group-by into another node
+        why = "Dask lowers it as a part of another expression"
         if not all(refused.values()):
             try:
                 tuned.lower_completely()
             except Exception as error:
                 # the query itself raises the same
-                failure = f"the query cannot be lowered: {error!r}"
-        found = [
-            _explained(node, refused[name], plans.get(name, failure or _COMBINED))
-            for name, node in nodes.items()
+                why = f"the query cannot be lowered: {error!r}"
+        groupbys = [
+            _explained(node, refused[name], plans.get(name, why)) for name, node in nodes.items()
         ]
-    return Explanation(tuple(found), _off())
+    return Explanation(tuple(groupbys), _off())
 
 
-# a group-by that Dask has merged into another node as it lowered the query
-_COMBINED = "Dask lowers it as a part of another expression"
-
-
-def _expression(query: Any) -> Expr | None:
-    """The expression of a query, or of several together; ``None`` of no query."""
-    if isinstance(query, list | tuple):
-        several = [_one_expression(one) for one in query]
-        return _ExprSequence(*several) if several else None
-    return _one_expression(query)
-
-
-def _one_expression(query: Any) -> Expr:
+def _expression(query: Any) -> Expr:
     if isinstance(query, Expr):
         return query
     if isinstance(query, GroupBy):
@@ -233,18 +222,19 @@ def _off() -> str:
     return "the plugin is OFF (dask_gpuagg.enable() switches it on); if it were on:"
 
 
-def _explained(node: Any, refused: list[Unsupported], found: Planned | str) -> Explained:
-    what = logical.describe(node)
-    if isinstance(found, str):
-        refused = refused or [Unsupported(found)]
-    if refused or isinstance(found, str):
-        return Explained(what, "stock Dask", None, None, tuple(map(Reason.of, refused)))
-    query = found.query
+def _explained(node: Any, refused: list[Unsupported], plan: Planned | str) -> Explained:
+    """A group-by with its plan, or the reason why it has none."""
+    call = logical.describe(node)
+    if isinstance(plan, str):
+        refused = refused or [Unsupported(plan)]
+    if refused or isinstance(plan, str):
+        return Explained(call, "stock Dask", None, None, tuple(map(Reason.of, refused)))
+    query = plan.query
     engine = where_it_runs(query) or "stock Dask"
-    physical = described(query, found.decision, found.nodes)
+    physical = described(query, plan.decision, plan.nodes)
     transfer = _transfer() if engine == DEVICE and physical.workers > 1 else ""
     runs = last_runs(query.plan)
-    return Explained(what, engine, query.plan, found.decision, (), physical, transfer, runs)
+    return Explained(call, engine, query.plan, plan.decision, (), physical, transfer, runs)
 
 
 def explained_as_lowered(event: Planned | Refused) -> Explained:
@@ -285,30 +275,21 @@ def why_not(query: Any, spec: Any = None) -> list[Reason]:
     """
     if isinstance(query, GroupBy):
         return _why_not_spec(query, spec)
-    return [reason for found in explain(query).groupbys for reason in found.reasons]
+    return [reason for groupby in explain(query).groupbys for reason in groupby.reasons]
 
 
 def _why_not_spec(groupby: GroupBy, spec: Any) -> list[Reason]:
-    found: list[Reason] = []
-    for column, functions in _columns_of(groupby, spec):
+    reasons: list[Reason] = []
+    for column, functions in spec.items() if isinstance(spec, dict) else [(None, spec)]:
+        chosen = groupby if column is None else groupby[column]
         for function in functions if isinstance(functions, list | tuple) else [functions]:
-            chosen = groupby if column is None else groupby[column]
             with as_if_enabled():
                 try:
                     query = chosen.agg(function)
                 except Exception as error:
                     # the error of pandas, Dask or our planner is the reason
-                    notes = getattr(error, "__notes__", [])
-                    text = "; ".join([str(error), *notes])
-                    found.append(Reason(str(function), column, text))
+                    text = "; ".join([str(error), *getattr(error, "__notes__", [])])
+                    reasons.append(Reason(str(function), column, text))
                     continue
-            found += why_not(query)
-    return found
-
-
-def _columns_of(groupby: GroupBy, spec: Any) -> Sequence[tuple[Hashable, Any]]:
-    if isinstance(spec, dict):
-        return list(spec.items())
-    if not isinstance(spec, list | tuple):
-        return [(None, spec)]
-    return [(None, function) for function in spec]
+            reasons += why_not(query)
+    return reasons

@@ -39,7 +39,7 @@ ERRORS = 4.5
 SPARE = 3.0
 
 _AGGREGATIONS = ("median", "quantile")
-# Of integers the others are integers again, unless a group is empty.
+# with the others quantiles of integers are integers again, unless a group is empty
 _FLOATS = ("linear", "midpoint")
 
 
@@ -52,12 +52,12 @@ class Target:
 
 
 def targets(plan: Plan) -> tuple[Target, ...]:
-    """What a plan looks for, each once."""
+    """The quantiles that a plan looks for, each once."""
     return tuple(dict.fromkeys(target_of(o) for o in plan.outputs if o.kind is Kind.WHOLE))
 
 
 def target_of(output: Output) -> Target:
-    """What an output is made of."""
+    """The quantile that an output is made of."""
     assert output.column is not None
     return Target(output.column, float(dict(output.parameters).get("q", 0.5)))
 
@@ -68,17 +68,12 @@ def interpolation_of(output: Output) -> str:
 
 
 def is_narrowed(plan: Plan) -> bool:
-    """Whether all whole groups of a plan are quantiles of plain numbers.
-
-    Parameters
-    ----------
-    plan : Plan
-    """
-    whole = [output for output in plan.outputs if output.kind is Kind.WHOLE]
+    """Whether all whole groups of a plan are quantiles of plain numbers."""
+    outputs = [output for output in plan.outputs if output.kind is Kind.WHOLE]
     return (
         plan.shape == "groups"
-        and bool(whole)
-        and all(_is_quantile(output, plan) for output in whole)
+        and bool(outputs)
+        and all(_is_quantile(output, plan) for output in outputs)
         and not any(STATES[use.state].by_partition for use in plan.states)
     )
 

@@ -212,8 +212,8 @@ class Plan:
     @property
     def sketches(self) -> tuple[Sketched, ...]:
         """The distinct sketches that are kept."""
-        kept = (_sketched(output) for output in self.outputs if output.kind is Kind.SKETCH)
-        return tuple(dict.fromkeys(kept))
+        sketches = (_sketched(output) for output in self.outputs if output.kind is Kind.SKETCH)
+        return tuple(dict.fromkeys(sketches))
 
     @property
     def grouped(self) -> bool:
@@ -300,8 +300,8 @@ class Plan:
                 lines.append(f"{name:<8} {_listed(labels)}")
         if self.sketches:
             of = [
-                f"{kept.aggregation} of {short(self.columns[kept.column].label)}"
-                for kept in self.sketches
+                f"{sketch.aggregation} of {short(self.columns[sketch.column].label)}"
+                for sketch in self.sketches
             ]
             lines.append(f"sketches {_listed(of)}")
         outputs = [self.output_label(i) for i in range(len(self.outputs))]
@@ -337,5 +337,5 @@ def _sketched(output: Output) -> Sketched:
 
 
 def _columns_of(outputs: Iterable[Output], kind: Kind) -> tuple[int, ...]:
-    found = dict.fromkeys(o.column for o in outputs if o.kind is kind)
-    return tuple(c for c in found if c is not None)
+    columns = dict.fromkeys(o.column for o in outputs if o.kind is kind)
+    return tuple(c for c in columns if c is not None)

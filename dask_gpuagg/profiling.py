@@ -1,12 +1,12 @@
-"""What ran: the latest runs, a profile of some lines, and the fallbacks of a session."""
+"""The latest runs, a profile of some lines, and the fallbacks of a session."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from dask_gpuagg.cluster import Gathered, gather
@@ -45,10 +45,8 @@ def last_runs(plan: Plan | None = None) -> tuple[Run, ...]:
         true groups, rows, rows spilled, bytes read, time. On the host one for each task, with the
         kernel ``host``. Of each process the latest thousand, the oldest first.
     """
-    seen: dict[str, tuple[Run, ...]] = {}
-    for process, runs in gather(runs_here, plan).answers.values():
-        seen.setdefault(process, runs)
-    return tuple(run for runs in seen.values() for run in runs)
+    by_process = dict(gather(runs_here, plan).answers.values())
+    return tuple(run for runs in by_process.values() for run in runs)
 
 
 def counted_here() -> tuple[str, int, dict[Fallback, int]]:
@@ -58,7 +56,7 @@ def counted_here() -> tuple[str, int, dict[Fallback, int]]:
 
 @dataclass(frozen=True)
 class Fallbacks:
-    """What ran otherwise than by a plan; prints as text, and as HTML in a notebook.
+    """Fallbacks, which ran otherwise than by a plan; as text, and as HTML in a notebook.
 
     Attributes
     ----------
@@ -75,22 +73,31 @@ class Fallbacks:
         return len(self.entries)
 
     def _head(self) -> str:
-        by_stock = sum(number for _, number in self.entries)
-        return f"{count_text(self.planned, 'group-by')} planned, {count_text(by_stock, 'fallback')}"
+        queries = sum(number for _, number in self.entries)
+        return f"{count_text(self.planned, 'group-by')} planned, {count_text(queries, 'fallback')}"
+
+    def _lines(self) -> list[str]:
+        return [f"  {number:,} × {fallback}" for fallback, number in self.entries]
 
     def __str__(self) -> str:
-        return "\n".join([self._head(), *(f"  {n:,} × {found}" for found, n in self.entries)])
+        return "\n".join([self._head(), *self._lines()])
 
     __repr__ = __str__
 
+    def _table(self) -> str:
+        if not self.entries:
+            return ""
+        rows = [[*map(escaped, fallback), f"{number:,}"] for fallback, number in self.entries]
+        return html_table((*Fallback._fields, "queries"), rows, text=True)
+
     def _repr_html_(self) -> str:
-        return page(f"<p>{escaped(self._head())}</p>", _fallback_table(self.entries))
+        return page(f"<p>{escaped(self._head())}</p>", self._table())
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
         return {
             "planned": self.planned,
-            "fallbacks": [{**found._asdict(), "queries": n} for found, n in self.entries],
+            "fallbacks": [{**fallback._asdict(), "queries": n} for fallback, n in self.entries],
         }
 
 
@@ -102,19 +109,19 @@ def fallbacks() -> Fallbacks:
     Fallbacks
         Since the import of the package; each distinct query counts once.
     """
-    planned, found = _counts(gather(counted_here))
-    return Fallbacks(planned, tuple(found.most_common()))
+    planned, counts = _counts(gather(counted_here))
+    return Fallbacks(planned, tuple(counts.most_common()))
 
 
 def _counts(gathered: Gathered, but: str = "") -> tuple[int, Counter[Fallback]]:
     """The queries planned in all processes but one, and their fallbacks."""
-    planned, found, seen = 0, Counter[Fallback](), {but}
-    for process, number, entries in gathered.answers.values():
-        if process not in seen:
-            seen.add(process)
-            planned += number
-            found.update(entries)
-    return planned, found
+    by_process = {process: counts for process, *counts in gathered.answers.values()}
+    by_process.pop(but, None)
+    planned, counts = 0, Counter[Fallback]()
+    for number, entries in by_process.values():
+        planned += number
+        counts.update(entries)
+    return planned, counts
 
 
 @dataclass(frozen=True)
@@ -148,6 +155,43 @@ class Step:
     def rows_per_second(self) -> float:
         """Rows that one thread takes in a second."""
         return self.rows / self.seconds if self.seconds else 0.0
+
+    def _to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "rows_per_second": self.rows_per_second}
+
+    def _cells(self) -> list[str]:
+        return [
+            f"{self.step}: {self.kernel}" if self.kernel else self.step,
+            self.engine,
+            f"{self.calls:,}",
+            time_text(self.seconds),
+            time_text(self.longest),
+            f"{self.rows:,}",
+            f"{self.groups:,}",
+            rate_text(self.rows_per_second),
+            size_text(self.nbytes) if self.nbytes else "–",
+        ]
+
+
+_HEAD = ("step", "engine", "tasks", "time", "longest", "rows in", "rows out", "rows/s", "bytes")
+_KERNEL_HEAD = ("kernel", *_HEAD[1:])
+
+
+def _steps(by_process: Iterable[dict[What, Total]]) -> list[Step]:
+    """The totals of several processes as one, in the order of the steps."""
+    by_what: dict[What, list[Total]] = {}
+    for totals in by_process:
+        for what, total in totals.items():
+            by_what.setdefault(what, []).append(total)
+    steps = []
+    for what, several in by_what.items():
+        sums = (sum(column) for column in zip(*(total[:5] for total in several), strict=True))
+        calls, seconds, rows, groups, nbytes = sums
+        longest = max(total.longest for total in several)
+        of_all = (calls, seconds, rows, groups, nbytes, longest, len(several))
+        steps.append(Step(*what, *of_all))
+    place = {name: i for i, name in enumerate(STEPS)}
+    return sorted(steps, key=lambda s: (s.query, place.get(s.step, len(place)), s.kernel))
 
 
 class profile:
@@ -198,12 +242,7 @@ class profile:
         self._started = time.perf_counter()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.seconds = time.perf_counter() - self._started
         unregister(self._here.plan)
         unregister(self._here.fall_back)
@@ -214,53 +253,45 @@ class profile:
         self.planned = planned_here + max(planned_elsewhere - planned_before, 0)
         self.fallbacks = tuple((elsewhere - before + Counter(here)).most_common())
         missing = [f"missing: {where} ({why})" for where, why in gathered.missing.items()]
-        self.notes = (*missing, *self._older(gathered))
-        steps = _steps(
-            [since(self._before.get(m.process), m) for m in _by_process(gathered).values()]
-        )
-        self.steps = tuple(step for step in steps if not step.kernel)
-        self.kernels = tuple(step for step in steps if step.kernel)
-        self._done = True
-
-    def _older(self, gathered: Gathered) -> list[str]:
-        """Notes on processes that ran before, and were not asked then."""
-        return [
+        older = [
             f"{where} was not asked at the beginning: all that it ever ran is counted"
             for where, answer in gathered.answers.items()
             if answer.process not in self._before and answer.since < self._began and answer.totals
         ]
+        self.notes = (*missing, *older)
+        after = _by_process(gathered)
+        steps = _steps(since(self._before.get(name), m) for name, m in after.items())
+        self.steps = tuple(step for step in steps if not step.kernel)
+        self.kernels = tuple(step for step in steps if step.kernel)
+        self._done = True
 
     def __str__(self) -> str:
         if not self._done:
             return "profile: the block has not ended"
         lines = [self._head()]
         for query, steps in self._by_query().items():
-            lines += ["", query]
-            lines += ["  " + line for line in text_table(_HEAD, [_cells(step) for step in steps])]
+            table = text_table(_HEAD, [step._cells() for step in steps])
+            lines += ["", query, *(f"  {line}" for line in table)]
         if self.kernels:
-            head = ("kernel", *_HEAD[1:])
-            lines += ["", "calls of the kernels"]
-            lines += ["  " + line for line in text_table(head, [_cells(k) for k in self.kernels])]
+            table = text_table(_KERNEL_HEAD, [kernel._cells() for kernel in self.kernels])
+            lines += ["", "calls of the kernels", *(f"  {line}" for line in table)]
         if self.fallbacks:
-            lines += ["", "fallbacks", *(f"  {n:,} × {found}" for found, n in self.fallbacks)]
+            lines += ["", "fallbacks", *Fallbacks(self.planned, self.fallbacks)._lines()]
         lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)
 
     __repr__ = __str__
 
     def _by_query(self) -> dict[str, list[Step]]:
-        """The steps of each query."""
-        found: dict[str, list[Step]] = {}
+        steps: dict[str, list[Step]] = {}
         for step in self.steps:
-            found.setdefault(step.query, []).append(step)
-        return found
+            steps.setdefault(step.query, []).append(step)
+        return steps
 
     def _head(self) -> str:
         inside = sum(step.seconds for step in self.steps)
-        planned = count_text(self.planned, "group-by")
-        fallbacks = count_text(sum(number for _, number in self.fallbacks), "fallback")
         return (
-            f"{time_text(self.seconds)}: {planned} planned, {fallbacks}; "
+            f"{time_text(self.seconds)}: {Fallbacks(self.planned, self.fallbacks)._head()}; "
             f"tasks took {time_text(inside)}, summed over threads"
         )
 
@@ -268,19 +299,19 @@ class profile:
         if not self._done:
             return page(f"<p>{self}</p>")
         longest = max((step.seconds for step in self.steps), default=0.0) or 1.0
+        place = _HEAD.index("longest")
         parts = [f"<p>{escaped(self._head())}</p>"]
         for query, steps in self._by_query().items():
-            rows = [list(map(escaped, _cells(step))) for step in steps]
+            rows = [list(map(escaped, step._cells())) for step in steps]
             for step, row in zip(steps, rows, strict=True):
-                row.insert(_HEAD.index("longest"), bar(step.seconds / longest))
-            head = [*_HEAD]
-            head.insert(_HEAD.index("longest"), "")
+                row.insert(place, bar(step.seconds / longest))
+            head = (*_HEAD[:place], "", *_HEAD[place:])
             parts += [f"<h4>{escaped(query)}</h4>", html_table(head, rows)]
         if self.kernels:
-            rows = [list(map(escaped, _cells(kernel))) for kernel in self.kernels]
-            parts += ["<h4>calls of the kernels</h4>", html_table(("kernel", *_HEAD[1:]), rows)]
+            rows = [list(map(escaped, kernel._cells())) for kernel in self.kernels]
+            parts += ["<h4>calls of the kernels</h4>", html_table(_KERNEL_HEAD, rows)]
         if self.fallbacks:
-            parts += ["<h4>fallbacks</h4>", _fallback_table(self.fallbacks)]
+            parts += ["<h4>fallbacks</h4>", Fallbacks(self.planned, self.fallbacks)._table()]
         parts += [f"<p>note: {escaped(note)}</p>" for note in self.notes]
         return page(*parts)
 
@@ -288,10 +319,9 @@ class profile:
         """The profile as plain values."""
         return {
             "seconds": self.seconds,
-            "planned": self.planned,
-            "steps": [_plain(step) for step in self.steps],
-            "kernels": [_plain(kernel) for kernel in self.kernels],
-            "fallbacks": [{**found._asdict(), "queries": n} for found, n in self.fallbacks],
+            **Fallbacks(self.planned, self.fallbacks).to_dict(),
+            "steps": [step._to_dict() for step in self.steps],
+            "kernels": [kernel._to_dict() for kernel in self.kernels],
             "notes": list(self.notes),
         }
 
@@ -300,57 +330,5 @@ class profile:
         return json.dumps(self.to_dict(), indent=indent)
 
 
-_HEAD = ("step", "engine", "tasks", "time", "longest", "rows in", "rows out", "rows/s", "bytes")
-
-
-def _cells(step: Step) -> list[str]:
-    return [
-        f"{step.step}: {step.kernel}" if step.kernel else step.step,
-        step.engine,
-        f"{step.calls:,}",
-        time_text(step.seconds),
-        time_text(step.longest),
-        f"{step.rows:,}",
-        f"{step.groups:,}",
-        rate_text(step.rows_per_second),
-        size_text(step.nbytes) if step.nbytes else "–",
-    ]
-
-
-def _plain(step: Step) -> dict[str, Any]:
-    return {**asdict(step), "rows_per_second": step.rows_per_second}
-
-
 def _by_process(gathered: Gathered) -> dict[str, Measured]:
     return {answer.process: answer for answer in gathered.answers.values()}
-
-
-def _steps(found: list[dict[What, Total]]) -> list[Step]:
-    """The totals of several processes as one, in the order of the steps."""
-    of: dict[What, list[Total]] = {}
-    for totals in found:
-        for what, total in totals.items():
-            of.setdefault(what, []).append(total)
-    made = [
-        Step(
-            *what,
-            calls=sum(total.calls for total in several),
-            seconds=sum(total.seconds for total in several),
-            rows=sum(total.rows for total in several),
-            groups=sum(total.groups for total in several),
-            nbytes=sum(total.nbytes for total in several),
-            longest=max(total.longest for total in several),
-            workers=len(several),
-        )
-        for what, several in of.items()
-    ]
-    place = {name: i for i, name in enumerate(STEPS)}
-    return sorted(made, key=lambda s: (s.query, place.get(s.step, len(place)), s.kernel))
-
-
-def _fallback_table(entries: tuple[tuple[Fallback, int], ...]) -> str:
-    if not entries:
-        return ""
-    head = ("what", "how", "reason", "line", "queries")
-    rows = [[*map(escaped, found), f"{number:,}"] for found, number in entries]
-    return html_table(head, rows, text=True)

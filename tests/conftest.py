@@ -44,7 +44,7 @@ SAMPLED = (
     "correctness/test_dtypes.py",
     "correctness/test_keys.py",
     "correctness/test_numerics.py",
-    "engines/host/test_update.py",
+    "engines/host/test_states.py",
 )
 # Fixtures that start processes.
 CLUSTERS = {"cluster", "client", "small"}

@@ -9,9 +9,9 @@ import pytest
 
 from dask_gpuagg.aggregations import REGISTRY, STATES, Kind
 from dask_gpuagg.dtypes import DTYPE_CLASSES
-from dask_gpuagg.engines.host import merge
-from dask_gpuagg.engines.host.finish import _FINISH, _MATRIX, _WHOLE
+from dask_gpuagg.engines.host.finish import _FINISH, _MATRIX, WHOLE
 from dask_gpuagg.engines.host.sketches import SKETCHES
+from dask_gpuagg.engines.host.states import _MERGES
 
 PROMISED = {
     *("sum", "prod", "count", "size", "min", "max", "mean", "var", "std", "sem", "first", "last"),
@@ -110,12 +110,12 @@ def test_aggregations_of_moments_have_a_power_each():
 
 
 def test_the_engine_merges_every_state():
-    assert set(merge._MERGES) == set(STATES) - {"custom"}
+    assert set(_MERGES) == set(STATES) - {"custom"}
 
 
 def test_the_engine_finishes_every_kind():
     by_kind = {kind: {a.name for a in REGISTRY.values() if a.kind is kind} for kind in Kind}
-    assert set(_WHOLE) == by_kind[Kind.DISTINCT] | by_kind[Kind.WHOLE]
+    assert set(WHOLE) == by_kind[Kind.DISTINCT] | by_kind[Kind.WHOLE]
     assert set(SKETCHES) == by_kind[Kind.SKETCH]
     several = {
         a.name

@@ -231,4 +231,4 @@ def test_values_of_objects_that_threads_make_at_once() -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda i: made.of(objects[i % 16], lambda: i % 16), range(2_000)))
     assert found == [i % 16 for i in range(2_000)]
-    assert len(made._made) == 4
+    assert len(made._entries) == 4

@@ -16,7 +16,7 @@ from dask.base import tokenize
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.decomposition import make_matrix_plan, make_plan, reasons, retyped
 from dask_gpuagg.dtypes import DTYPE_CLASSES
-from dask_gpuagg.frontend.functions import read_function
+from dask_gpuagg.frontend.specification import read_function
 from dask_gpuagg.plan import Column, CustomFunctions, Plan, Requested, Unsupported
 from dask_gpuagg.settings import TaskSettings
 

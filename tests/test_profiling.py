@@ -88,7 +88,7 @@ class TestProfile:
     @pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
     def test_a_tree(self, ddf: Any, scheduler: str) -> None:
         with dask.config.set(scheduler=scheduler), dask_gpuagg.profile() as p:
-            ddf.groupby("k").agg({"v": ["sum", "mean"]}).compute()
+            ddf.groupby("k").agg({"v": ["sum", "mean"]}, split_out=1).compute()
         found = steps(p)
         assert list(found) == ["partial", "combine", "finalize"]
         partial, last = found["partial"], found["finalize"]
@@ -327,12 +327,13 @@ def test_a_fork_while_another_thread_records() -> None:
 import os, threading
 import dask_gpuagg
 from dask_gpuagg.reporting import runs
+from dask_gpuagg.reporting import fallbacks
 from dask_gpuagg.reporting.fallbacks import tally
 
 held, end = threading.Event(), threading.Event()
 
 def hold():
-    with runs._lock, tally._lock:
+    with runs._lock, fallbacks._lock:
         held.set()
         end.wait(60)
 

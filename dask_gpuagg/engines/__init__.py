@@ -14,7 +14,7 @@ _BY_LIBRARY = {"pandas": HOST, "cudf": DEVICE}
 
 
 def engine_name(data: Any) -> str | None:
-    """Which engine takes a frame, a column or a partial; None if none does.
+    """Name of the engine that takes a frame, a column or a partial; None if none does.
 
     Parameters
     ----------
@@ -42,10 +42,8 @@ def _device(name: str) -> ModuleType:
 
 
 def narrowing_of(data: Any) -> ModuleType:
-    """What the engine of some data narrows quantiles by, as a module; see ``engine_of``."""
-    if engine_name(data) == DEVICE:
-        return importlib.import_module("dask_gpuagg.engines.device.narrowed")
-    return narrowed
+    """The module of an engine that narrows quantiles; see ``engine_of``."""
+    return _device("narrowed") if engine_name(data) == DEVICE else narrowed
 
 
 def dtypes_of(frame: Any) -> list[tuple[Hashable, Any]]:

@@ -21,8 +21,8 @@ OLDEST_DASK = "2025.5.0"
 # the newest one that the tests have run on
 NEWEST_DASK = "2026.8.0"
 
-# how many want the wrappers: one for enable(), one for each open block
-_wanted = 0
+# how many use the wrappers: one for enable(), one for each open block
+_users = 0
 # later versions of Dask whose canary query was answered right in this process
 _trusted: set[str] = set()
 
@@ -43,7 +43,7 @@ def enable() -> None:
     """
     with patches.lock:
         if not patches.process_on:
-            _want()
+            _acquire()
             patches.process_on = True
     block = patches.innermost()
     if block is not None:
@@ -72,7 +72,7 @@ def enabled() -> Iterator[None]:
     BadSetting, RuntimeError
         As by ``enable()``.
     """
-    with _wanting():
+    with _installed():
         block = patches.enter_block()
         try:
             yield
@@ -84,50 +84,41 @@ def enabled() -> Iterator[None]:
 def as_if_enabled(sink: Sink = lambda event: None) -> Iterator[None]:
     """Context manager: a dry run of queries, which are tuned and lowered as with the plugin on.
 
-    Parameters
-    ----------
-    sink : callable, optional
-        Gets the events; see ``reporting.events``.
+    Its events go to ``sink`` (see ``reporting.events``).
     """
-    with _wanting(), dry_run(sink):
+    with _installed(), dry_run(sink):
         yield
 
 
 def trying() -> None:
-    """Check the installed Dask, as ``enable()`` does, and change nothing.
-
-    Raises
-    ------
-    BadSetting, RuntimeError
-        As by ``enable()``.
-    """
-    with _wanting():
+    """Check the installed Dask and raise as ``enable()`` does, and change nothing."""
+    with _installed():
         pass
 
 
 @contextlib.contextmanager
-def _wanting() -> Iterator[None]:
-    _want()
+def _installed() -> Iterator[None]:
+    _acquire()
     try:
         yield
     finally:
         _release()
 
 
-def _want() -> None:
-    global _wanted
+def _acquire() -> None:
+    global _users
     settings()
     with patches.lock:
-        if _wanted == 0:
+        if _users == 0:
             _install()
-        _wanted += 1
+        _users += 1
 
 
 def _release() -> None:
-    global _wanted
+    global _users
     with patches.lock:
-        _wanted -= 1
-        if _wanted == 0:
+        _users -= 1
+        if _users == 0:
             patches.uninstall()
 
 

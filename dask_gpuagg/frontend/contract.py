@@ -1,4 +1,4 @@
-"""What this package expects of Dask's internals, checked before they are wrapped."""
+"""Expectations of Dask's internals, checked before they are wrapped."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import dask
 import dask.dataframe as dd
 import pandas as pd
 from dask._expr import Expr
+from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr import _groupby as G
-from dask.dataframe.dask_expr._expr import RenameSeries, ResetIndex, ToFrame
 from dask.dataframe.dask_expr._reductions import TreeReduce
 
-from dask_gpuagg.frontend.partitioned_by import RELABELLING
 from dask_gpuagg.planning.nodes import GroupByMerge, GroupByTree
 
 # functions that are wrapped, and their parameters
@@ -32,8 +31,15 @@ _SIGNATURES: tuple[tuple[Any, str, list[str]], ...] = (
     ),
 )
 
-# the property that is wrapped, of several nodes
+# the property that is wrapped, of group-bys and of the nodes that give labels other names or values
 MAPPING = "unique_partition_mapping_columns_from_shuffle"
+# other values in the index; RenameSeries with a function or a mapping too
+OTHER_INDEX = (E.AssignIndex, E.AddPrefixSeries, E.ToTimestamp)
+RELABELLING = (
+    *(E.RenameFrame, E.RenameSeries, E.RenameAxis, E.AddPrefix, E.AddSuffix),
+    *(E.ToFrame, E.ResetIndex),
+    *OTHER_INDEX,
+)
 
 # operands of nodes: one more might change what a query means
 _FLAGS = ["split_every", "split_out", "sort", "shuffle_method"]
@@ -46,9 +52,9 @@ _OPERANDS: tuple[tuple[Any, list[str]], ...] = (
         G.SingleAggregation,
         ["frame", "observed", "dropna", "chunk_kwargs", "aggregate_kwargs", "_slice", *_FLAGS],
     ),
-    (ToFrame, ["frame", "name"]),
-    (ResetIndex, ["frame", "drop", "name"]),
-    (RenameSeries, ["frame", "index", "sorted_index"]),
+    (E.ToFrame, ["frame", "name"]),
+    (E.ResetIndex, ["frame", "drop", "name"]),
+    (E.RenameSeries, ["frame", "index", "sorted_index"]),
     # with one operand of ours after Dask's
     (
         TreeReduce,
@@ -61,13 +67,7 @@ _OPERANDS: tuple[tuple[Any, list[str]], ...] = (
 
 
 def check() -> None:
-    """Compare Dask's internals with what this package expects.
-
-    Raises
-    ------
-    RuntimeError
-        When they differ.
-    """
+    """Compare Dask's internals with what this package expects; raise ``RuntimeError`` if needed."""
     different = [
         f"{owner.__name__}.{name}"
         for owner, name, expected in _SIGNATURES
@@ -91,15 +91,7 @@ def _parameters(owner: Any, name: str) -> list[str]:
 
 
 def try_queries() -> None:
-    """Plan and compute two tiny queries, and compare them with pandas.
-
-    Raises
-    ------
-    AssertionError
-        When a query is not planned, or its answer is not pandas'.
-    Exception
-        Whatever Dask raises.
-    """
+    """Plan and compute two tiny queries, and raise an error if an answer is not pandas'."""
     frame = pd.DataFrame({"k": [1, 2, 1, 3, 2, 1], "x": [0.5, 1.5, 2.5, 3.5, 4.5, 5.5]})
     rows = dd.from_pandas(frame, npartitions=3)
     expected = frame.groupby("k").agg({"x": ["sum", "mean", "count"]})

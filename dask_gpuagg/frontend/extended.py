@@ -11,26 +11,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from dask.dataframe.dask_expr._collection import new_collection
 from dask.dataframe.dask_expr._expr import Blockwise, ColumnsSetter, Expr
-from dask.dataframe.dask_expr._groupby import GroupByApplyConcatApply, SeriesGroupBy
-
-from dask_gpuagg.aggregations import REGISTRY
-from dask_gpuagg.engines import DEVICE, engine_name
-from dask_gpuagg.frontend.device_metadata import numeric_labels
-from dask_gpuagg.frontend.fallback import Stock
-from dask_gpuagg.frontend.functions import Parameters
-from dask_gpuagg.frontend.result_metadata import matrix_meta, outputs_meta, shaped
-from dask_gpuagg.frontend.specification import (
-    Guard,
-    Specification,
-    read_specification,
-    value_columns,
+from dask.dataframe.dask_expr._groupby import (
+    GroupByApplyConcatApply,
+    GroupByBase,
+    SeriesGroupBy,
 )
-from dask_gpuagg.plan import Requested, Unsupported, short
+from dask.dataframe.dask_expr._repartition import Repartition
+
+from dask_gpuagg.frontend.metadata import matrix_meta, outputs_meta, shaped
+from dask_gpuagg.frontend.specification import Guard, Specification
+from dask_gpuagg.plan import short
 
 # outputs that a printed expression names
 _SHOWN = 4
@@ -94,14 +88,14 @@ class ExtendedAggregation(GroupByApplyConcatApply):
             return None
         return type(self)(self.frame[columns], *self.operands[1:])
 
-    def _asked(self) -> str:
+    def _outputs_text(self) -> str:
         """The first outputs, in few words."""
         names = [f"{r.aggregation} of {short(r.column)}" for r in self.requested]
         more = [f"{len(names) - _SHOWN:,} more"] if len(names) > _SHOWN else []
         return ", ".join(names[:_SHOWN] + more)
 
     def __str__(self) -> str:
-        return f"{type(self).__name__}({self.frame}, {self._asked()}, by={self.by})"
+        return f"{type(self).__name__}({self.frame}, {self._outputs_text()}, by={self.by})"
 
     def _tree_repr_argument_construction(self, i: int, op: Any, header: str) -> str:
         # empty results, functions and Dask's own expression are long
@@ -109,9 +103,9 @@ class ExtendedAggregation(GroupByApplyConcatApply):
         if name in ("result_meta", "stock", "guards", "guarded_meta"):
             return header
         if name == "requested":
-            return f"{header} {self._asked()}"
-        described: str = super()._tree_repr_argument_construction(i, op, header)  # type: ignore[no-untyped-call]
-        return described
+            return f"{header} {self._outputs_text()}"
+        text: str = super()._tree_repr_argument_construction(i, op, header)  # type: ignore[no-untyped-call]
+        return text
 
     def _lower(self) -> Any:
         if self.stock is not None:
@@ -123,31 +117,37 @@ class ExtendedAggregation(GroupByApplyConcatApply):
         )
 
 
-def gpuagg_guarded(outputs: Any, guards: Sequence[Guard], meta: Any) -> Any:
-    """Task: outputs null where a group has too few values; the counts are left out.
+class Stock:
+    """Dask's own expression for the result of a node of ours, but no input of that node."""
 
-    Parameters
-    ----------
-    outputs : DataFrame
-        Those of the result, then what the guards read, labelled by their positions.
-    guards : sequence of Guard
-    meta : DataFrame or Series
+    def __init__(self, expr: Any) -> None:
+        # not called `expr`: Dask treats any object with that attribute as a collection, and would
+        # make its expression an input of the node
+        self.kept = expr
 
-    Returns
-    -------
-    DataFrame or Series
-    """
-    columns = {i: outputs[i] for i in range(1 if meta.ndim == 1 else meta.shape[1])}
-    for guard in guards:
-        least = guard.least if guard.rows is None else outputs[guard.rows]
-        enough = outputs[guard.count] >= least
-        columns[guard.output] = columns[guard.output].where(enough)
-    if meta.ndim == 1:
-        columns[0].name = meta.name
-        return columns[0]
-    result = type(outputs)(columns, index=outputs.index)
-    result.columns = meta.columns.view()
-    return result
+    def lowered(self, split_out: Any, npartitions: int) -> Any:
+        """The expression with Dask's physical nodes, for the ``split_out`` of our node.
+
+        It has as many partitions as the nodes above were built with.
+        """
+        # it was not part of the query when that was simplified
+        expr: Any = self.kept.simplify()
+        group_by: Any = next(n for n in expr.walk() if isinstance(n, GroupByBase))
+        stock = group_by
+        if "split_out" in group_by._parameters:
+            stock = group_by.substitute_parameters({"split_out": split_out})
+        # lowered at once, so that it is not offered to the planner again
+        physical = stock._lower()
+        expr = expr.substitute(group_by, stock if physical is None else physical)
+        if expr.npartitions != npartitions:
+            return Repartition(expr, new_partitions=npartitions)
+        return expr
+
+    def __dask_tokenize__(self) -> Any:
+        return ("dask_gpuagg.Stock", self.kept._name)
+
+    def __repr__(self) -> str:
+        return f"Stock({self.kept._name})"
 
 
 class GroupByGuarded(Blockwise):
@@ -155,7 +155,20 @@ class GroupByGuarded(Blockwise):
 
     _parameters = ["frame", "guards", "meta"]
 
-    operation = staticmethod(gpuagg_guarded)
+    @staticmethod
+    def operation(outputs: Any, guards: Sequence[Guard], meta: Any) -> Any:
+        """The result, from its outputs and those that the guards read, labelled by positions."""
+        columns = {i: outputs[i] for i in range(1 if meta.ndim == 1 else meta.shape[1])}
+        for guard in guards:
+            least = guard.least if guard.rows is None else outputs[guard.rows]
+            enough = outputs[guard.count] >= least
+            columns[guard.output] = columns[guard.output].where(enough)
+        if meta.ndim == 1:
+            columns[0].name = meta.name
+            return columns[0]
+        result = type(outputs)(columns, index=outputs.index)
+        result.columns = meta.columns.view()
+        return result
 
     @functools.cached_property
     def _meta(self) -> Any:
@@ -166,126 +179,30 @@ class GroupByGuarded(Blockwise):
         return f"gpuagg_guarded-{self.deterministic_token}"
 
 
-def extend(
-    groupby: Any,
-    arg: Any,
-    flags: dict[str, Any],
-    named: dict[str, Any],
-    stock: Any | None = None,
-) -> Any:
-    """Expression for an ``.agg`` call.
+def extended(
+    groupby: Any, spec: Specification, flags: dict[str, Any], stock: Any | None = None
+) -> ExtendedAggregation:
+    """The node of a specification.
 
     Parameters
     ----------
     groupby : dask.dataframe GroupBy
-    arg : str, callable, list or dict, optional
+    spec : Specification
     flags : dict
         ``split_every``, ``split_out`` and ``shuffle_method``.
-    named : dict
-        Named aggregations when ``arg`` is ``None``, else arguments of the functions.
     stock : collection, optional
         The same result by other means, for when the planner cannot be used after all.
-
-    Returns
-    -------
-    ExtendedAggregation
-
-    Raises
-    ------
-    Unsupported
-        When our plan cannot run it either.
-    KeyError
-        For columns that the frame does not have.
     """
-    spec = read_specification(groupby, arg, named)
-    device = engine_name(groupby.obj._meta) == DEVICE
-    if not spec.requested and (arg is None or device):
-        raise Unsupported("no aggregation was asked for")
-    labels = {r.label for r in spec.requested}
-    if device and len(labels) < len(spec.requested):
-        raise Unsupported("cuDF has no two columns of one label")
-    if device:
-        spec = replace(spec, requested=tuple(exact_of(request) for request in spec.requested))
-    return _node(groupby, spec, flags, stock)
-
-
-def exact_of(request: Requested) -> Requested:
-    """The exact aggregation for an approximate one, which the device engine does not make."""
-    record = REGISTRY.get(request.aggregation)
-    exact = record.exact if record is not None else ""
-    return replace(request, aggregation=exact) if exact else request
-
-
-def extend_method(
-    groupby: Any,
-    name: str,
-    parameters: Parameters,
-    flags: dict[str, Any],
-    numeric_only: bool = False,
-    stock: Any | None = None,
-) -> ExtendedAggregation:
-    """Expression for a method of a group-by whose metadata stock Dask cannot make.
-
-    Parameters
-    ----------
-    groupby : dask.dataframe GroupBy
-    name : str
-        Of the registry.
-    parameters : tuple of (str, object)
-        Of the aggregation.
-    flags : dict
-        ``split_every``, ``split_out`` and ``shuffle_method``.
-    numeric_only : bool
-    stock : collection, optional
-        The same result by other means.
-
-    Returns
-    -------
-    ExtendedAggregation
-    """
-    meta = groupby.obj._meta
-    scalar = type(groupby._meta).__name__ == "SeriesGroupBy"
-    if scalar:
-        labels = [meta.name if meta.ndim == 1 else groupby._slice]
-    else:
-        labels = value_columns(groupby)
-        if engine_name(meta) == DEVICE:  # cuDF leaves a key out even if it was chosen
-            by = [b for b in groupby.by if not isinstance(b, Expr)]
-            labels = [c for c in labels if c not in by]
-        labels = numeric_labels(meta, labels) if numeric_only else labels
-    if name == "size":
-        labels, scalar = [labels[0] if scalar else None], True
-    requested = tuple(
-        Requested(label, name, None if name == "size" else label, parameters) for label in labels
-    )
-    if not requested:
-        raise Unsupported(f"no column is left for {name}", name)
-    levels = meta.columns.nlevels if meta.ndim == 2 else 1
-    spec = Specification(requested, scalar=scalar, levels=levels)
-    result = matrix_meta(groupby, labels) if name in ("cov", "corr") else None
-    return _node(groupby, spec, flags, stock, result)
-
-
-def _metadata(groupby: Any, spec: Specification) -> tuple[Any, Any]:
-    """The empty outputs of a specification, and the result that is made of them."""
-    outputs = outputs_meta(groupby, spec.requested + spec.counted)
-    labels = [r.label for r in spec.requested]
-    if spec.scalar and spec.requested[0].aggregation == "value_counts":
-        labels = ["count"]  # pandas' name for it
-    return outputs, shaped(outputs, labels, spec.scalar, spec.levels)
-
-
-def _node(
-    groupby: Any,
-    spec: Specification,
-    flags: dict[str, Any],
-    stock: Any,
-    result: Any = None,
-) -> ExtendedAggregation:
-    requested = spec.requested + spec.counted
+    labels = [request.label for request in spec.requested]
+    name = spec.requested[0].aggregation if spec.requested else ""
     outputs = None
-    if result is None:
-        outputs, result = _metadata(groupby, spec)
+    if name in ("cov", "corr"):
+        result = matrix_meta(groupby, labels)
+    else:
+        outputs = outputs_meta(groupby, spec.requested + spec.counted)
+        if spec.scalar and name == "value_counts":
+            labels = ["count"]  # pandas' name for it
+        result = shaped(outputs, labels, spec.scalar, spec.levels)
     if stock is not None and stock.ndim > result.ndim:
         stock = stock[stock.columns[0]]  # Dask's median of one column is a frame
     elif stock is not None and result.ndim == 2 and isinstance(groupby, SeriesGroupBy):
@@ -293,7 +210,7 @@ def _node(
         stock = new_collection(ColumnsSetter(stock.expr, list(result.columns)))
     return ExtendedAggregation(
         groupby.obj.expr,
-        requested,
+        spec.requested + spec.counted,
         result,
         groupby.observed,
         groupby.dropna,

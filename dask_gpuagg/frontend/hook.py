@@ -5,8 +5,7 @@ Some functions of Dask are wrapped while the plugin is enabled:
 * ``Expr.lower_once``, through which every node passes on its way to a task graph: a logical
   group-by aggregation is offered to the planner there, and everything about the collection
   API, metadata, divisions, column projection and the number of output partitions stays Dask's own;
-* the columns by which partitions of groups are divided, as merges read them (``_mapping`` and
-  ``partitioned_by.py``);
+* the columns by which partitions of groups are divided, as merges read them (``placement.py``);
 * ``GroupBy.aggregate`` and methods of group-bys, for what Dask refuses or reads otherwise than
   pandas (``calls.py``).
 """
@@ -22,16 +21,15 @@ import pandas as pd
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
 
+from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.cluster import cluster_problem
-from dask_gpuagg.engines import DEVICE, HOST, engine_name
-from dask_gpuagg.engines.host.buckets import hashed_by_dask
+from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.frontend import logical
-from dask_gpuagg.frontend.calls import METHODS, aggregate, aggregate_cudf, method
-from dask_gpuagg.frontend.contract import MAPPING
+from dask_gpuagg.frontend.calls import aggregate, initialize, method
+from dask_gpuagg.frontend.contract import MAPPING, RELABELLING
 from dask_gpuagg.frontend.extended import ExtendedAggregation
-from dask_gpuagg.frontend.partitioned_by import RELABELLING, carried
-from dask_gpuagg.frontend.patches import Hook, install_late
-from dask_gpuagg.frontend.placement import Placement, placement_of
+from dask_gpuagg.frontend.patches import Hook
+from dask_gpuagg.frontend.placement import Placement, mapping, placement_of, renamed_mapping
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.lower import physical
 from dask_gpuagg.planning.query import GroupByQuery
@@ -50,15 +48,15 @@ def hooks() -> list[Hook]:
     """The functions of Dask that are wrapped, each with its wrapper."""
     wrapped: list[Hook] = [
         (Expr, "lower_once", _lower_once),
-        (G.GroupByApplyConcatApply, MAPPING, _mapping),
-        (G.GroupByReduction, MAPPING, _mapping),
-        *((kind, MAPPING, carried) for kind in RELABELLING),
+        (G.GroupByApplyConcatApply, MAPPING, mapping),
+        (G.GroupByReduction, MAPPING, mapping),
+        *((kind, MAPPING, renamed_mapping) for kind in RELABELLING),
         (G.GroupBy, "aggregate", aggregate),
-        (G.GroupBy, "__init__", _init),
-        (G.SeriesGroupBy, "__init__", _init),
+        (G.GroupBy, "__init__", initialize),
+        (G.SeriesGroupBy, "__init__", initialize),
     ]
     for owner in (G.GroupBy, G.SeriesGroupBy):
-        for name in sorted(METHODS & vars(owner).keys()):
+        for name in sorted(REGISTRY.keys() & vars(owner).keys()):
             wrapped.append((owner, name, functools.partial(method, name)))
     return wrapped
 
@@ -88,6 +86,8 @@ def _planned(expr: Any, placement: Placement, lowered: dict[str, Any], root: Exp
         if expr._name in placement.stock_only:
             raise placement.stock_only[expr._name]
         query = _with_objects(logical.read(expr))
+        if query.frame.npartitions == 0:
+            raise Unsupported("the input has no partitions")
         decision = route(query, expr)
         if expr._name in placement.in_order:
             # after the decision: each output is sorted by itself
@@ -96,7 +96,7 @@ def _planned(expr: Any, placement: Placement, lowered: dict[str, Any], root: Exp
         if _is_shared(expr, root):
             query = replace(query, shared=True)
         if query.frame.npartitions == 0:
-            raise Unsupported("the input has no partitions")
+            raise Unsupported("no partitions are left of the input")
         planned = physical(query, decision)
         if planned.npartitions != decision.outputs:
             raise AssertionError(f"{planned.npartitions} outputs, {decision.outputs} announced")
@@ -122,7 +122,7 @@ def _on_lowered(query: GroupByQuery, lowered: dict[str, Any]) -> GroupByQuery:
     """
     frame = _lower_completely(query.frame, lowered)
     by = [_lower_completely(b, lowered) if isinstance(b, Expr) else b for b in query.by]
-    if frame is query.frame and all(b is given for b, given in zip(by, query.by, strict=True)):
+    if frame is query.frame and all(new is old for new, old in zip(by, query.by, strict=True)):
         return query  # with the chunks that it knows
     return replace(query, frame=frame, by=by)
 
@@ -163,75 +163,22 @@ def _with_objects(query: GroupByQuery) -> GroupByQuery:
         return query
     if not any(column.dtype == object for column in plan.columns):
         return query
-    columns = [meta.dtype] if meta.ndim == 1 else list(meta.dtypes)
-    if len(columns) != len(plan.outputs):
+    dtypes = [meta.dtype] if meta.ndim == 1 else list(meta.dtypes)
+    if len(dtypes) != len(plan.outputs):
         return query
-    wrong = [
+    inferred = [
         i
-        for i, (dtype, output) in enumerate(zip(columns, plan.outputs, strict=True))
+        for i, (dtype, output) in enumerate(zip(dtypes, plan.outputs, strict=True))
         if isinstance(dtype, pd.StringDtype)
         and output.custom is None
         and output.column is not None
         and plan.columns[output.column].dtype == object
     ]
-    if not wrong:
+    if not inferred:
         return query
     if meta.ndim == 1:
         return replace(query, meta=meta.astype(object))
     meta = meta.copy()
-    for i in wrong:
+    for i in inferred:
         meta.isetitem(i, meta.iloc[:, i].astype(object))
     return replace(query, meta=meta)
-
-
-def _mapping(original: Callable[..., Any], self: Any) -> Any:
-    """Columns by which the output is partitioned as by Dask, so that merges need no shuffle.
-
-    For some dtypes Dask hashes the representation in a partition, and our plan hashes the value.
-    """
-    claimed = original(self)
-    if not claimed or not logical.is_aggregation(self) or not self.need_to_shuffle:
-        return claimed
-    meta = self.frame._meta
-    if engine_name(meta) != HOST:
-        return claimed
-    try:
-        keys = [logical.key_column(by, meta) for by in self.by]
-    except Unsupported:  # stock Dask runs it
-        return claimed
-    return claimed if all(hashed_by_dask(key.dtype) for key in keys) else set()
-
-
-def _init(
-    original: Callable[..., Any], self: Any, obj: Any, by: Any, *args: Any, **kwargs: Any
-) -> None:
-    # importing dask_cudf takes seconds and needs a GPU: its classes are wrapped at first use
-    for owner in type(self).__mro__:
-        if owner.__module__.startswith("dask_cudf.") and "aggregate" in vars(owner):
-            install_late(owner, "aggregate", functools.partial(aggregate_cudf, owner))
-    if kwargs.get("observed") is False and engine_name(obj._meta) == DEVICE:
-        # cuDF's group-by refuses it, even for metadata
-        _init(original, self, obj, by, *args, **(kwargs | {"observed": True}))
-        self.observed = False
-        return
-    keys = by if isinstance(by, list | tuple) else [by]
-    if obj.ndim == 2 and engine_name(obj._meta) == DEVICE:
-        cleaned = [G._clean_by_expr(obj, key) for key in keys]
-        if any(isinstance(key, Expr) for key in cleaned):
-            _init_by_expressions(original, self, obj, cleaned, *args, **kwargs)
-            return
-    original(self, obj, by, *args, **kwargs)
-
-
-def _init_by_expressions(
-    original: Callable[..., Any], self: Any, obj: Any, keys: list[Any], *args: Any, **kwargs: Any
-) -> None:
-    """Initialize with computed keys, which cuDF's group-by would treat as labels."""
-    labels = [key for key in keys if not isinstance(key, Expr)]
-    original(self, obj, labels or [obj.columns[0]], *args, **kwargs)
-    self.by = keys
-    flags = {name: kwargs[name] for name in ("sort", "dropna") if kwargs.get(name) is not None}
-    by = [key._meta if isinstance(key, Expr) else key for key in keys]
-    self._meta = self.obj._meta.groupby(by, **flags)
-    if self._slice is not None:
-        self._meta = self._meta[self._slice]

@@ -17,7 +17,7 @@ from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, dtypes_of, engine_name
 from dask_gpuagg.engines.device.support import device_refusal
 from dask_gpuagg.frontend.extended import ExtendedAggregation
-from dask_gpuagg.frontend.functions import read_function, refuse_several
+from dask_gpuagg.frontend.specification import Parameters, read_function, refuse_several
 from dask_gpuagg.plan import Column, Requested, Unsupported
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.settings import for_tasks, settings
@@ -59,16 +59,7 @@ def describe(expr: Any) -> str:
 
 
 def read(expr: Any) -> GroupByQuery:
-    """Read a logical group-by aggregation.
-
-    Parameters
-    ----------
-    expr : Expr
-        For which ``is_aggregation`` holds.
-
-    Returns
-    -------
-    GroupByQuery
+    """Read a logical group-by aggregation, one for which ``is_aggregation`` holds.
 
     Raises
     ------
@@ -76,31 +67,35 @@ def read(expr: Any) -> GroupByQuery:
         With the first reason why our plan cannot run it.
     """
     keys, columns, requested = _parts(expr)
+    device = engine_name(expr.frame._meta) == DEVICE
     flags = {
         "dropna": True if expr.dropna is None else bool(expr.dropna),
         "observed": bool(expr.observed),
         # Dask sorts each output of .median(), which has no such operand
         "sort": bool(_operand(expr, "sort", isinstance(expr, G.Median))),
+        "deterministic": settings().deterministic,
     }
-    flags["deterministic"] = settings().deterministic
     extended = isinstance(expr, ExtendedAggregation)
     name = _SINGLE.get(type(expr)) or (requested[0].aggregation if requested else None)
     if not requested and not extended:
         # stock Dask's answer has no groups
         raise Unsupported("no column is left to aggregate", name)
     if name in ("cov", "corr"):
-        if not flags["observed"] and engine_name(expr.frame._meta) == DEVICE:
+        if device and not flags["observed"]:
             raise Unsupported(f"{name} with observed=False", name)
         of_label = {c.label: c for c in columns}
-        wanted = [of_label[label] for label in expr._meta.columns]
-        plan = make_matrix_plan(keys, wanted, name, _matrix_parameters(expr), **flags)
+        chosen = [of_label[label] for label in expr._meta.columns]
+        if extended:
+            parameters = requested[0].parameters
+        else:
+            parameters = tuple(sorted((expr.operand("aggregate_kwargs") or {}).items()))
+        plan = make_matrix_plan(keys, chosen, name, parameters, **flags)
     else:
         plan = make_plan(keys, columns, requested, **flags)
         categorical = any(dtype_class(key.dtype) == "category" for key in keys)
-        device = engine_name(expr.frame._meta) == DEVICE
         if plan.shape == "values" and (categorical or device) and not flags["observed"]:
             raise Unsupported("value_counts with observed=False", "value_counts")
-    if engine_name(expr.frame._meta) == DEVICE:
+    if device:
         refusal = device_refusal(plan, expr.frame._meta.index.nlevels)
         if refusal is not None:
             raise refusal
@@ -149,10 +144,10 @@ def _parts(expr: Any) -> tuple[list[Column], list[Column], list[Requested]]:
 def _column(of_label: dict[Hashable, Column], by: Any) -> Column | None:
     """The column that a key names."""
     try:
-        found = None if isinstance(by, Expr) else of_label.get(by)
+        column = None if isinstance(by, Expr) else of_label.get(by)
     except TypeError:  # unhashable
         return None
-    return None if found is None else Column(by, found.dtype)
+    return None if column is None else Column(by, column.dtype)
 
 
 def _operand(expr: Any, name: str, default: Any) -> Any:
@@ -194,7 +189,12 @@ def _requested(expr: Any, meta: Any) -> list[Requested]:
     result = expr._meta
     if name in ("cov", "corr"):
         return [Requested(label, name, label) for label in result.columns]
-    parameters = _parameters(expr, name)
+    parameters: Parameters = ()
+    if name in ("var", "std"):
+        parameters = (("ddof", expr.ddof),)
+    elif name in ("idxmin", "idxmax"):
+        kwargs = expr.operand("chunk_kwargs") or {}
+        parameters = (("skipna", kwargs.get("skipna", True)),)
     if name == "size":
         return [Requested(result.name, "size", None)]
     if meta.ndim == 1:
@@ -225,19 +225,3 @@ def _requested_of_spec(expr: Any, meta: Any) -> list[Requested]:
         source = meta.name if meta.ndim == 1 else column
         requested.append(Requested(label, name, source, parameters, custom))
     return requested
-
-
-def _parameters(expr: Any, name: str) -> tuple[tuple[str, Any], ...]:
-    if name in ("var", "std"):
-        return (("ddof", expr.ddof),)
-    if name in ("idxmin", "idxmax"):
-        kwargs = expr.operand("chunk_kwargs") or {}
-        return (("skipna", kwargs.get("skipna", True)),)
-    return ()
-
-
-def _matrix_parameters(expr: Any) -> tuple[tuple[str, Any], ...]:
-    if isinstance(expr, ExtendedAggregation):
-        return tuple(expr.requested[0].parameters)
-    kwargs = expr.operand("aggregate_kwargs") or {}
-    return tuple(sorted(kwargs.items()))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
+from dask_gpuagg.cache import after_fork
 from dask_gpuagg.reporting.events import is_dry_run
 from dask_gpuagg.settings import switch
 
@@ -22,27 +22,18 @@ Hook = tuple[type, str, Callable[..., Any]]
 lock = threading.RLock()
 
 
-def _after_fork() -> None:
-    """In the child: the thread that held the lock is not there."""
+@after_fork
+def _reset_lock() -> None:
     global lock
     lock = threading.RLock()
 
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_after_fork)
 
 # what each wrapped attribute was; None where the class inherited it
 _originals: dict[tuple[type, str], Any] = {}
 
 
 class Block:
-    """A ``with enabled():`` block; contexts copied inside it may outlive it.
-
-    Parameters
-    ----------
-    outer : Block, optional
-        The block around it.
-    """
+    """A ``with enabled():`` block inside another; contexts copied inside it may outlive it."""
 
     def __init__(self, outer: Block | None) -> None:
         self.on = True
@@ -104,15 +95,10 @@ def install(hooks: list[Hook]) -> None:
         _wrap(owner, name, wrapper)
 
 
-def installed() -> bool:
-    """Whether functions of Dask are wrapped."""
-    return bool(_originals)
-
-
 def install_late(owner: type, name: str, wrapper: Callable[..., Any]) -> None:
     """Wrap one more function, of a module that is imported only now."""
     with lock:
-        if installed() and (owner, name) not in _originals:
+        if _originals and (owner, name) not in _originals:
             _wrap(owner, name, wrapper)
 
 
@@ -129,19 +115,8 @@ def uninstall() -> None:
 def _wrap(owner: type, name: str, wrapper: Callable[..., Any]) -> None:
     attribute = inspect.getattr_static(owner, name)
     _originals[owner, name] = owner.__dict__.get(name)
-    if isinstance(attribute, functools.cached_property):
-        read = attribute.func
-
-        def value(self: Any) -> Any:
-            return wrapper(read, self) if acting() else read(self)
-
-        # what differs with and without the plugin is not kept from one to the other
-        setattr(owner, name, property(value))
-    else:
-        setattr(owner, name, _wrapped(getattr(owner, name), name, wrapper))
-
-
-def _wrapped(original: Any, name: str, wrapper: Callable[..., Any]) -> Callable[..., Any]:
+    is_property = isinstance(attribute, functools.cached_property)
+    original: Any = attribute.func if is_property else getattr(owner, name)
 
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not acting():
@@ -150,4 +125,5 @@ def _wrapped(original: Any, name: str, wrapper: Callable[..., Any]) -> Callable[
 
     wrapped.__name__ = name
     wrapped.__doc__ = original.__doc__
-    return wrapped
+    # what differs with and without the plugin is not cached from one to the other
+    setattr(owner, name, property(wrapped) if is_property else wrapped)

@@ -1,24 +1,27 @@
-"""Reading an ``.agg`` specification: which function of which column, under which label."""
+"""Reading what a call asks for: which function of which column, under which label."""
 
 from __future__ import annotations
 
+import builtins
+import importlib
+import sys
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from dask.dataframe.dask_expr._expr import Expr, Projection
+from dask.utils import methodcaller
+from pandas.core.groupby import DataFrameGroupBy, SeriesGroupBy
 
 from dask_gpuagg.aggregations import REGISTRY
-from dask_gpuagg.frontend.device_metadata import numeric_labels
-from dask_gpuagg.frontend.functions import (
-    Parameters,
-    WithArguments,
-    label_of,
-    read_function,
-    refuse_several,
-)
+from dask_gpuagg.engines import DEVICE, engine_name
+from dask_gpuagg.frontend.metadata import numeric_labels
 from dask_gpuagg.plan import CustomFunctions, Requested, Unsupported
+
+Parameters = tuple[tuple[str, Any], ...]
 
 # aggregations that pandas makes null where a group has fewer than ``min_count`` values
 _WITH_MIN_COUNT = frozenset(("sum", "prod", "min", "max", "first", "last"))
@@ -29,14 +32,37 @@ _WITH_SKIPNA = frozenset(
 )
 
 # arguments of pandas' methods that stock Dask ignores in .agg
-ARGUMENTS = frozenset(p for record in REGISTRY.values() for p in record.parameters) | {
+_ARGUMENTS = frozenset(p for record in REGISTRY.values() for p in record.parameters) | {
     "min_count",
     "numeric_only",
 }
 
+# a group needs as many values as it has rows
+_ALL = -1
 
-# what a named aggregation of a frame is given as
-_PAIRS = (tuple, pd.NamedAgg)
+# before release 3 pandas replaced NumPy's functions by its own methods
+_CALLED_AS_WRITTEN = int(pd.__version__.partition(".")[0]) >= 3
+
+# functions whose name is not that of the aggregation, or that mean something else than pandas'
+# method of that name: NumPy divides a sum of squares by n, and its median of a NaN is NaN
+_KNOWN_FUNCTIONS: dict[Any, tuple[str, dict[str, Any]]] = {
+    np.min: ("min", {}),
+    np.max: ("max", {}),
+    np.amin: ("min", {}),
+    np.amax: ("max", {}),
+    np.nansum: ("sum", {}),
+    np.nanprod: ("prod", {}),
+    np.nanmin: ("min", {}),
+    np.nanmax: ("max", {}),
+    np.nanmean: ("mean", {}),
+    np.nanmedian: ("median", {}),
+    np.nanquantile: ("quantile", {}),
+    np.quantile: ("quantile", {"skipna": False}),
+    np.median: ("median", {"skipna": False} if _CALLED_AS_WRITTEN else {}),
+    **dict.fromkeys((np.std, np.nanstd), ("std", {"ddof": 0} if _CALLED_AS_WRITTEN else {})),
+    **dict.fromkeys((np.var, np.nanvar), ("var", {"ddof": 0} if _CALLED_AS_WRITTEN else {})),
+    len: ("size", {}),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +121,6 @@ def read_specification(groupby: Any, arg: Any, named: dict[str, Any]) -> Specifi
     named : dict
         Named aggregations when ``arg`` is ``None``, else arguments of the functions.
 
-    Returns
-    -------
-    Specification
-
     Raises
     ------
     Unsupported
@@ -106,6 +128,8 @@ def read_specification(groupby: Any, arg: Any, named: dict[str, Any]) -> Specifi
     KeyError
         For columns that the frame does not have.
     """
+    if arg is None and not named:
+        raise Unsupported("no aggregation was asked for")
     # beside a dict pandas and Dask ignore them
     arguments = {} if arg is None or isinstance(arg, dict) else dict(named)
     numeric_only = arguments.pop("numeric_only", False)
@@ -114,18 +138,21 @@ def read_specification(groupby: Any, arg: Any, named: dict[str, Any]) -> Specifi
     entries, scalar, levels = _entries(groupby, arg, named, numeric_only)
     requested: list[Requested] = []
     needs: list[tuple[int, int]] = []
+    functions: dict[Hashable, CustomFunctions | None] = {}
     for label, function, column in entries:
         name, parameters, custom = read_function(function)
         if custom is None and not (name in REGISTRY and REGISTRY[name].in_agg):
             raise Unsupported(f"the aggregation {name!r} is not supported in .agg", name, column)
         if custom is not None and arguments:
             raise Unsupported(f"arguments {sorted(arguments)} of a dd.Aggregation")
+        # a dd.Aggregation may not take the label of another function, as Dask has it
+        if functions.setdefault(label, custom) != custom:
+            raise Unsupported(f"two different functions give the column {label!r}")
         # explicit arguments override the defaults of a function
         parameters, least = _needed(name, dict(parameters) | arguments)
         if least:
             needs.append((len(requested), least))
         requested.append(Requested(label, name, column, parameters, custom))
-    _refuse_clashes(requested)
     guards: list[Guard] = []
     counted: list[Requested] = []
     for output, least in needs:
@@ -136,98 +163,66 @@ def read_specification(groupby: Any, arg: Any, named: dict[str, Any]) -> Specifi
             guards.append(Guard(output, position, rows=position + 1))
         else:
             guards.append(Guard(output, position, least))
+    if engine_name(groupby.obj._meta) == DEVICE:
+        if not requested:
+            raise Unsupported("no aggregation was asked for")
+        if len({request.label for request in requested}) < len(requested):
+            raise Unsupported("cuDF has no two columns of one label")
+        requested = list(map(exact_of, requested))
     return Specification(tuple(requested), tuple(guards), tuple(counted), scalar, levels)
 
 
-# as many values as rows
-_ALL = -1
+def exact_of(request: Requested) -> Requested:
+    """The exact aggregation for an approximate one, which the device engine does not make."""
+    record = REGISTRY.get(request.aggregation)
+    exact = record.exact if record is not None else ""
+    return replace(request, aggregation=exact) if exact else request
 
 
-def _needed(name: str, parameters: dict[str, Any]) -> tuple[Parameters, int]:
-    """Parameters of an aggregation itself, and how many values a group needs (0: any number)."""
-    least = 0
-    if name in _WITH_MIN_COUNT:
-        asked = parameters.pop("min_count", 0)
-        if not isinstance(asked, int):
-            raise Unsupported(f"min_count={asked!r} is not a number", name)
-        least = max(asked, 0)
-    if parameters.get("skipna") is True:  # what all of them do anyway
-        del parameters["skipna"]
-    if name in _WITH_SKIPNA and parameters.get("skipna") is False:
-        if least:
-            raise Unsupported(f"{name} with both min_count and skipna=False", name)
-        del parameters["skipna"]
-        least = _ALL
-    refuse_several(name, parameters)
-    n = parameters.get("n", 0)
-    if name in REGISTRY and "n" in REGISTRY[name].parameters and not _is_count(n):
-        raise Unsupported(f"n={n!r} is no number of values", name)
-    return tuple(sorted(parameters.items())), least
+def read_method(
+    groupby: Any, name: str, parameters: Parameters, numeric_only: bool = False
+) -> Specification:
+    """The specification of a method of a group-by, which has a name of the registry."""
+    meta = groupby.obj._meta
+    scalar = _of_column(groupby)
+    if scalar:
+        labels = [meta.name if meta.ndim == 1 else groupby._slice]
+    else:
+        labels = _value_columns(groupby)
+        if engine_name(meta) == DEVICE:  # cuDF leaves a key out even if it was chosen
+            by = [b for b in groupby.by if not isinstance(b, Expr)]
+            labels = [c for c in labels if c not in by]
+        labels = numeric_labels(meta, labels) if numeric_only else labels
+    if name == "size":
+        labels, scalar = [labels[0] if scalar else None], True
+    requested = tuple(
+        Requested(label, name, None if name == "size" else label, parameters) for label in labels
+    )
+    if not requested:
+        raise Unsupported(f"no column is left for {name}", name)
+    levels = meta.columns.nlevels if meta.ndim == 2 else 1
+    return Specification(requested, scalar=scalar, levels=levels)
 
 
-def _is_count(n: Any) -> bool:
-    return isinstance(n, int) and not isinstance(n, bool) and n >= 0
-
-
-def needs_extension(groupby: Any, arg: Any, named: dict[str, Any]) -> bool:
+def needs_extension(groupby: Any, spec: Specification, arg: Any, named: dict[str, Any]) -> bool:
     """Whether a specification has something that Dask refuses, ignores, or reads otherwise.
 
     Beside ``median`` Dask accepts any name, and takes pandas' result on two made-up rows of
     another dtype for the metadata. Where nothing is asked for, it loses the groups. Named
     aggregations of chosen columns come under each other's names.
-
-    Parameters
-    ----------
-    groupby, arg, named
-        As in ``read_specification``.
-
-    Returns
-    -------
-    bool
     """
     if isinstance(arg, str) and arg == "size":
         return False  # a method of frames: one column, whatever the arguments
     if arg is None:
         if isinstance(groupby._slice, list | tuple) and len(named) > 1:
             return True
-        functions = [_named(v)[0] if isinstance(v, _PAIRS) else v for v in named.values()]
-    elif not isinstance(arg, dict) and not named.keys().isdisjoint(ARGUMENTS):
-        return True
-    else:
-        specs = list(arg.values()) if isinstance(arg, dict) else [arg]
-        functions = []
-        for spec in specs:
-            functions += list(spec) if isinstance(spec, list | tuple) else [spec]
-        if not functions:
+    elif isinstance(arg, dict):
+        if not any(arg.values()):
             return True
-    names = []
-    for function in functions:
-        try:
-            names.append(read_function(function)[0])
-        except Unsupported:
-            return False
-    known = [REGISTRY[name] for name in names if name in REGISTRY]
-    return any(not record.stock_agg or record.name == "median" for record in known)
-
-
-def value_columns(groupby: Any) -> list[Hashable]:
-    """The columns that pandas aggregates where none are named.
-
-    Parameters
-    ----------
-    groupby : dask.dataframe GroupBy
-        Of a frame.
-
-    Returns
-    -------
-    list of hashable
-        All but the keys; what was chosen with ``[...]`` may contain a key.
-    """
-    if groupby._slice is not None:
-        chosen = groupby._slice
-        return list(chosen) if isinstance(chosen, list | tuple) else [chosen]
-    keys = [key for key in groupby.by if not isinstance(key, Expr)]
-    return [c for c in groupby.obj._meta.columns if not any(c is k or c == k for k in keys)]
+    elif not arg or not named.keys().isdisjoint(_ARGUMENTS):
+        return True
+    records = [REGISTRY[r.aggregation] for r in spec.requested if r.custom is None]
+    return any(not record.stock_agg or record.name == "median" for record in records)
 
 
 def on_own_labels(groupby: Any) -> Any:
@@ -235,15 +230,6 @@ def on_own_labels(groupby: Any) -> Any:
 
     The key of ``d[["k", "x"]].groupby(d.k)`` is, and so no value column. pandas knows that by the
     memory, we by where both come from; Dask has it among the values.
-
-    Parameters
-    ----------
-    groupby : dask.dataframe GroupBy
-
-    Returns
-    -------
-    dask.dataframe GroupBy
-        The same one if there are no such keys.
     """
     if groupby.obj.ndim == 1 or not groupby.obj._meta.columns.is_unique:
         return groupby
@@ -262,21 +248,34 @@ def on_own_labels(groupby: Any) -> Any:
 
 
 def _own_label(obj: Any, key: Any) -> Any:
-    if (
-        not isinstance(key, Projection)
-        or key.ndim != 1
-        or _whole(key)._name != _whole(obj.expr)._name
-    ):
+    if not isinstance(key, Projection) or key.ndim != 1 or _source(key) != _source(obj.expr):
         return key
     label = key._meta.name
     return label if label in obj._meta.columns else key
 
 
-def _whole(expr: Any) -> Any:
-    """A frame before columns of it were chosen."""
+def _source(expr: Any) -> Any:
+    """The name of a frame before columns of it were chosen."""
     while isinstance(expr, Projection):
         expr = expr.frame
-    return expr
+    return expr._name
+
+
+def _of_column(groupby: Any) -> bool:
+    """Whether one column is grouped; pandas' and cuDF's classes have this name."""
+    return type(groupby._meta).__name__ == "SeriesGroupBy"
+
+
+def _value_columns(groupby: Any) -> list[Hashable]:
+    """The columns that pandas aggregates where none are named.
+
+    All but the keys; what was chosen with ``[...]`` may contain a key.
+    """
+    if groupby._slice is not None:
+        chosen = groupby._slice
+        return list(chosen) if isinstance(chosen, list | tuple) else [chosen]
+    keys = [key for key in groupby.by if not isinstance(key, Expr)]
+    return [c for c in groupby.obj._meta.columns if not any(c is k or c == k for k in keys)]
 
 
 def _entries(
@@ -284,17 +283,10 @@ def _entries(
 ) -> tuple[list[tuple[Hashable, Any, Hashable]], bool, int]:
     """The specification as (label, function, column) triples.
 
-    Returns
-    -------
-    list of triples
-    bool
-        Whether the result is a Series.
-    int
-        Levels of the result's columns.
+    And whether the result is a Series, and the levels of its columns.
     """
     meta = groupby.obj._meta
-    # pandas' and cuDF's classes have this name
-    if type(groupby._meta).__name__ == "SeriesGroupBy":
+    if _of_column(groupby):
         column = meta.name if meta.ndim == 1 else groupby._slice
         if arg is None:
             return [(name, f, column) for name, f in named.items()], False, 1
@@ -309,9 +301,9 @@ def _entries(
         raise Unsupported("the frame has duplicate column names")
     levels: int = meta.columns.nlevels
     if not isinstance(arg, dict):
-        wanted = value_columns(groupby)
-        wanted = numeric_labels(meta, wanted) if numeric_only else wanted
-        arg = dict.fromkeys(wanted, arg)
+        labels = _value_columns(groupby)
+        labels = numeric_labels(meta, labels) if numeric_only else labels
+        arg = dict.fromkeys(labels, arg)
     missing = [c for c in arg if c not in meta.columns]
     if missing:
         raise KeyError(f"Column(s) {missing} do not exist")
@@ -338,9 +330,122 @@ def _named(value: Any) -> tuple[Any, Hashable]:
     return (WithArguments(function, tuple(kwargs.items())) if kwargs else function), column
 
 
-def _refuse_clashes(requested: list[Requested]) -> None:
-    """A ``dd.Aggregation`` may not take the label of another function, as Dask has it."""
-    by_label: dict[Hashable, CustomFunctions | None] = {}
-    for request in requested:
-        if by_label.setdefault(request.label, request.custom) != request.custom:
-            raise Unsupported(f"two different functions give the column {request.label!r}")
+def _needed(name: str, parameters: dict[str, Any]) -> tuple[Parameters, int]:
+    """Parameters of an aggregation itself, and how many values a group needs (0: any number)."""
+    least = 0
+    if name in _WITH_MIN_COUNT:
+        min_count = parameters.pop("min_count", 0)
+        if not isinstance(min_count, int):
+            raise Unsupported(f"min_count={min_count!r} is not a number", name)
+        least = max(min_count, 0)
+    if parameters.get("skipna") is True:  # what all of them do anyway
+        del parameters["skipna"]
+    if name in _WITH_SKIPNA and parameters.get("skipna") is False:
+        if least:
+            raise Unsupported(f"{name} with both min_count and skipna=False", name)
+        del parameters["skipna"]
+        least = _ALL
+    refuse_several(name, parameters)
+    n = parameters.get("n", 0)
+    is_count = isinstance(n, int) and not isinstance(n, bool) and n >= 0
+    if name in REGISTRY and "n" in REGISTRY[name].parameters and not is_count:
+        raise Unsupported(f"n={n!r} is no number of values", name)
+    return _sorted(parameters), least
+
+
+def refuse_several(name: str, parameters: dict[str, Any]) -> None:
+    """Raise ``Unsupported`` for several quantiles at once."""
+    q = parameters.get("q", 0.5)
+    if name in ("quantile", "quantile_approx") and not isinstance(q, int | float):
+        raise Unsupported(f"several quantiles at once, q={q!r}: a group has one row", name)
+
+
+# functions
+
+
+@dataclass(frozen=True, slots=True)
+class WithArguments:
+    """A function of a named aggregation, with the arguments that ``pd.NamedAgg`` gives it.
+
+    ``functools.partial`` does not take names.
+    """
+
+    function: Any
+    arguments: Parameters
+
+
+def read_function(function: Any) -> tuple[str, Parameters, CustomFunctions | None]:
+    """Name, keyword arguments and user-defined functions of one entry of an ``.agg`` spec.
+
+    Parameters
+    ----------
+    function : str, callable, functools.partial or dd.Aggregation
+
+    Returns
+    -------
+    name : str
+        ``custom`` for a ``dd.Aggregation``.
+    parameters : tuple of (str, object)
+    custom : CustomFunctions or None
+
+    Raises
+    ------
+    Unsupported
+        For positional arguments in a partial, and functions of the user's own.
+    """
+    if all(hasattr(function, part) for part in ("chunk", "agg", "finalize", "__name__")):
+        functions = CustomFunctions(
+            function.__name__, function.chunk, function.agg, function.finalize
+        )
+        return "custom", (), functions
+    arguments: dict[str, Any] = {}
+    if isinstance(function, WithArguments):
+        arguments, function = dict(function.arguments), function.function
+    if isinstance(function, partial):
+        if function.args:
+            raise Unsupported(f"positional arguments {function.args} of a partial function")
+        arguments = function.keywords | arguments
+        function = function.func
+    if isinstance(function, str):
+        return function, _sorted(arguments), None
+    name, meant = _library_function(function)
+    return name, _sorted(meant | arguments), None
+
+
+def label_of(function: Any) -> str:
+    """The column label that pandas gives to the result of a function."""
+    while isinstance(function, partial | WithArguments):
+        function = function.func if isinstance(function, partial) else function.function
+    if isinstance(function, str):
+        return function
+    return str(getattr(function, "__name__", None) or read_function(function)[0])
+
+
+def _sorted(arguments: dict[str, Any]) -> Parameters:
+    return tuple(sorted(arguments.items()))
+
+
+def _library_function(function: Any) -> tuple[str, dict[str, Any]]:
+    """The aggregation that a function of pandas, NumPy or Python stands for."""
+    if isinstance(function, methodcaller):  # dask.utils.M.sum
+        return function.method, {}
+    if isinstance(function, Hashable):
+        try:
+            known = _KNOWN_FUNCTIONS.get(function)
+        except TypeError:  # the members of a tuple may not be hashable
+            known = None
+        if known is not None:
+            return known
+    name = getattr(function, "__name__", None)
+    if not callable(function) or not isinstance(name, str):
+        raise Unsupported(f"{function!r} is not an aggregation")
+    if name not in REGISTRY:
+        raise Unsupported(f"the aggregation {name!r} is not supported in .agg", name)
+    # a user's function may have the same name
+    owners = [builtins, np, pd.Series, pd.DataFrame, SeriesGroupBy, DataFrameGroupBy]
+    if "cudf" in sys.modules:
+        cudf = importlib.import_module("cudf")
+        owners += [cudf.Series, cudf.DataFrame]
+    if not any(getattr(owner, name, None) is function for owner in owners):
+        raise Unsupported(f"{name} is a function of your own, and not pandas'", name)
+    return name, {}

@@ -1,4 +1,4 @@
-"""What ran and how long it took, and what fell back and why.
+"""Runs and their times, fallbacks and their reasons.
 
 The sinks of every process are registered here; others come and go, as those of ``profile``.
 """

@@ -20,12 +20,13 @@ The sinks of every process are registered in ``reporting/__init__.py``.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dask_gpuagg.cache import after_fork
 
 if TYPE_CHECKING:
     from dask_gpuagg.cuda.aggregate import Run
@@ -35,17 +36,10 @@ _log = logging.getLogger("dask_gpuagg")
 
 
 class Planned(NamedTuple):
-    """A group-by is lowered to a plan; the types of its fields are those of the room above.
+    """A group-by is lowered to a plan.
 
-    Attributes
-    ----------
-    node : Expr
-        The logical group-by; its name is that of the query.
-    query : GroupByQuery
-        The group-by on lowered inputs.
-    decision : Routing
-    nodes : Expr
-        The physical nodes.
+    The logical ``node``, whose name is that of the query; the ``query`` on lowered inputs
+    (``GroupByQuery``); the ``decision`` (``Routing``); and the physical ``nodes``.
     """
 
     node: Any
@@ -55,14 +49,7 @@ class Planned(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A group-by is left to stock Dask.
-
-    Attributes
-    ----------
-    node : Expr
-        The logical group-by.
-    reason : str
-    """
+    """A group-by, with the logical ``node``, is left to stock Dask."""
 
     node: Any
     reason: str
@@ -93,13 +80,9 @@ class Fallback(NamedTuple):
 
 
 class FellBack(NamedTuple):
-    """A query, or a task, runs otherwise than by the plan.
+    """A query, which may be lowered several times, or a task runs otherwise than by the plan.
 
-    Attributes
-    ----------
-    fallback : Fallback
-    name : str
-        Of the query, which is lowered several times; empty for a task.
+    The ``name`` is that of the query; empty for a task.
     """
 
     fallback: Fallback
@@ -113,19 +96,9 @@ class Progress(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A task has ended.
+    """A task has ended: its step is one of ``runs.STEPS``, its engine ``host`` or ``device``.
 
-    Attributes
-    ----------
-    plan : Plan or None
-        ``None`` where it is remembered without its plan.
-    step : str
-        One of ``runs.STEPS``.
-    engine : str
-        ``host`` or ``device``.
-    rows, groups, nbytes : int
-        As of ``runs.Total``.
-    seconds : float
+    The numbers are those of ``runs.Total``. ``plan`` is ``None`` where it is not remembered.
     """
 
     plan: Plan | None
@@ -138,13 +111,7 @@ class Step(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A call of the kernels has ended.
-
-    Attributes
-    ----------
-    run : Run
-        With the plan and the step of its task, if it is one's.
-    """
+    """A call of the kernels has ended; the run has the plan and the step of its task, if any."""
 
     run: Run
 
@@ -159,14 +126,10 @@ _lock = Lock()
 _dry_sink: ContextVar[Sink | None] = ContextVar("_dry_sink", default=None)
 
 
-def _after_fork() -> None:
-    """In the child: a thread that held the lock is not there."""
+@after_fork
+def _reset_lock() -> None:
     global _lock
     _lock = Lock()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def emit(event: NamedTuple) -> None:
@@ -180,13 +143,9 @@ def emit(event: NamedTuple) -> None:
 
 
 def register(sink: Sink, *kinds: type) -> None:
-    """Give the events of some kinds to a sink, from any thread of this process.
+    """Give the events of some kinds, from any thread of this process, to a sink.
 
-    Parameters
-    ----------
-    sink : callable
-        Called in the thread of the event, with the event.
-    *kinds : type
+    It is called in the thread of the event.
     """
     with _lock:
         for kind in kinds:
@@ -219,10 +178,7 @@ def listening(sink: Sink, *kinds: type) -> Iterator[None]:
 def dry_run(sink: Sink = lambda event: None) -> Iterator[None]:
     """Context manager: nothing is recorded, warned of or refused in this thread or coroutine.
 
-    Parameters
-    ----------
-    sink : callable, optional
-        Gets the events, in the place of the registered sinks.
+    The sink gets the events, in the place of the registered ones.
     """
     token = _dry_sink.set(sink)
     try:

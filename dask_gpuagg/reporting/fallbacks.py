@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
-import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from threading import Lock
 from types import FrameType
 from typing import Any
 
-from dask_gpuagg.cache import Cache
+from dask_gpuagg.cache import Cache, after_fork
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.reporting.events import Fallback, FellBack, Planned, emit, is_dry_run
 from dask_gpuagg.settings import settings
@@ -57,6 +55,8 @@ class Reason:
 # queries whose names are remembered, and fallbacks that are told apart
 _NAMES = 10_000
 _FALLBACKS = 1_000
+# of all tallies
+_lock = Lock()
 
 
 class Tally:
@@ -71,25 +71,20 @@ class Tally:
     """
 
     def __init__(self) -> None:
-        self.planned: OrderedDict[str, None] = OrderedDict()
-        self.fallbacks: OrderedDict[str, str] = OrderedDict()
-        self._queries = 0
-        self._entries: OrderedDict[Fallback, int] = OrderedDict()
-        self._lock = Lock()
-        _tallies.add(self)
+        self.reset()
 
     def reset(self) -> None:
         """Start counting anew."""
-        with self._lock:
-            self.planned.clear()
-            self.fallbacks.clear()
-            self._entries.clear()
+        with _lock:
+            self.planned: OrderedDict[str, None] = OrderedDict()
+            self.fallbacks: OrderedDict[str, str] = OrderedDict()
             self._queries = 0
+            self._entries: OrderedDict[Fallback, int] = OrderedDict()
 
     def plan(self, event: Planned) -> None:
         """Count a query that is planned."""
         name = event.node._name
-        with self._lock:
+        with _lock:
             if name not in self.planned:
                 self._queries += 1
                 self.planned[name] = None
@@ -98,7 +93,7 @@ class Tally:
     def fall_back(self, event: FellBack) -> None:
         """Count a query that falls back, or a task that does."""
         fallback, name = event
-        with self._lock:
+        with _lock:
             if name:
                 if self.fallbacks.get(name) == fallback.reason:
                     return
@@ -109,35 +104,33 @@ class Tally:
 
     def reasons(self) -> Counter[str]:
         """How often each reason led to a fallback."""
-        with self._lock:
-            return Counter(list(self.fallbacks.values()))
+        with _lock:
+            return Counter(self.fallbacks.values())
 
     def counted(self) -> tuple[int, dict[Fallback, int]]:
         """The number of queries that were planned, and of each fallback."""
-        with self._lock:
+        with _lock:
             return self._queries, dict(self._entries)
 
 
-def _limit(of: OrderedDict[Any, Any], most: int) -> None:
-    while len(of) > most:
-        of.popitem(last=False)
+def _limit(entries: OrderedDict[Any, Any], most: int) -> None:
+    while len(entries) > most:
+        entries.popitem(last=False)
 
 
-_tallies: weakref.WeakSet[Tally] = weakref.WeakSet()
 tally = Tally()
 
 
-def _after_fork() -> None:
-    """In the child: it has planned nothing yet, and a thread that held a lock is not there."""
-    for each in list(_tallies):
-        each._lock = Lock()
+@after_fork
+def _reset() -> None:
+    """In the child: it has planned nothing yet."""
+    global _lock
+    _lock = Lock()
     tally.reset()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_after_fork)
-
-# lines of the user's code that were warned about, with the message
+# lines of the user's code that were warned about, with the message; a query is lowered several
+# times
 _warned: Cache[tuple[str, int, str], object] = Cache(1000)
 
 # code between the user's and ours, by top-level module
@@ -164,7 +157,7 @@ def note_fallback(
     name : str
         The expression's unique name.
     what : str
-        What the user wrote, for the message.
+        The call that the user wrote, for the message.
     reason : str
     cause : BaseException, optional
         The error behind the reason.
@@ -179,23 +172,18 @@ def note_fallback(
     if is_dry_run():
         return
     frame = _line_of_user()
-    known = _top_module(frame) not in _BETWEEN
-    line = f"{frame.f_code.co_filename}:{frame.f_lineno}" if known else ""
-    emit(FellBack(Fallback(f"group-by {what}", how, reason, line), name))
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    of_user = _top_module(frame) not in _BETWEEN
+    fallback = Fallback(f"group-by {what}", how, reason, f"{file}:{line}" if of_user else "")
+    emit(FellBack(fallback, name))
     policy = settings().fallback
     message = f"group-by {what} {how}: {reason}"
     if policy == "raise":
         raise UnsupportedGroupBy(message) from cause
-    if policy == "warn" and _is_news(message):
-        warn_user(message)
-
-
-def _is_news(message: str) -> bool:
-    """Whether this line was not warned about yet: a query is lowered several times."""
-    frame = _line_of_user()
-    line = (frame.f_code.co_filename, frame.f_lineno, message)
-    mine = object()  # of several threads, the one whose object is kept warns
-    return _warned.of(line, lambda: mine) is mine
+    if policy == "warn":
+        mine = object()  # of several threads, the one whose object is kept warns
+        if _warned.of((file, line, message), lambda: mine) is mine:
+            warn_user(message)
 
 
 def warn_user(message: str, category: type[Warning] = FallbackWarning) -> None:

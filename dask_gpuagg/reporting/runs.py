@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 from collections import OrderedDict, deque
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from dask_gpuagg.cache import after_fork
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.plan import short
 from dask_gpuagg.reporting.events import Kernel, Progress, Step, emit
@@ -41,17 +41,7 @@ _SHOWN = 4
 
 
 class What(NamedTuple):
-    """What a total is of.
-
-    Attributes
-    ----------
-    query : str
-        The outputs and keys, abbreviated.
-    step, engine : str
-        As of ``events.Step``.
-    kernel : str
-        Of a total of kernel calls; empty where whole tasks are counted.
-    """
+    """A total's query, abbreviated, step and engine; the kernel where its calls are counted."""
 
     query: str
     step: str
@@ -90,17 +80,9 @@ class Total(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What a process has measured until now.
+    """A reading of the totals of a process, which has counted since a time (of ``time.time``).
 
-    Attributes
-    ----------
-    process : str
-        Names it among all processes.
-    since : float
-        The time, in seconds since 1970, since when it has counted.
-    reading : int
-        The number of this reading.
-    totals : dict of What to Total
+    The process has a name of its own among all, and its readings are numbered.
     """
 
     process: str
@@ -110,14 +92,9 @@ class Measured(NamedTuple):
 
 
 class Task:
-    """A task of a query: kernel calls and settings inside belong to it, and it is measured.
+    """Context manager: a task of a query; kernel calls and settings inside belong to it.
 
-    Attributes
-    ----------
-    engine : str
-        Set by the task; a task without one is not counted.
-    rows, groups, nbytes : int
-        As of ``Total``.
+    It is measured, unless it has no ``engine``, which ``saw`` sets.
     """
 
     __slots__ = (
@@ -175,17 +152,12 @@ _task: ContextVar[tuple[Plan | None, str]] = ContextVar("_task", default=(None, 
 task = Task
 
 
-def _after_fork() -> None:
-    """In the child: it has run nothing yet, and a thread that held the lock is not there."""
+@after_fork
+def _reset() -> None:
+    """In the child: it has run nothing yet."""
     global _lock, _process, _since
     _lock, _process, _since = Lock(), uuid.uuid4().hex, time.time()
-    _runs.clear()
-    _totals.clear()
-    _activity.clear()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_after_fork)
+    forget()
 
 
 def subject() -> tuple[str, ...]:
@@ -219,7 +191,7 @@ def add_kernel(event: Kernel) -> None:
         _add(what, run.seconds, run.rows, run.groups, run.bytes_read)
         estimate = run.decision.estimate
         counts = _activity[what[1:]]
-        # where nothing was expected, what was found counts on both sides
+        # groups that were not estimated count on both sides
         counts[4] += run.groups if estimate is None else estimate.groups
         counts[5] += run.spilled
 
@@ -263,8 +235,11 @@ def _known(plan: Plan) -> tuple[Plan | None, str]:
     for kept, text, _ in known:
         if kept is plan:
             return kept, text
-    categorical = any(_has_categories(c.dtype) for c in (*plan.keys, *plan.columns))
     # comparing categories takes milliseconds on a GPU, and so does asking whether others are equal
+    categorical = any(
+        not isinstance(column.dtype, np.dtype) and dtype_class(column.dtype) == "category"
+        for column in (*plan.keys, *plan.columns)
+    )
     text = summary(plan) if categorical else ""
     for kept, same, also in known:
         if categorical == also and (text == same if categorical else kept == plan):
@@ -274,10 +249,6 @@ def _known(plan: Plan) -> tuple[Plan | None, str]:
         return None, text
     _plans.append((plan, text, categorical))
     return plan, text
-
-
-def _has_categories(dtype: Any) -> bool:
-    return not isinstance(dtype, np.dtype) and dtype_class(dtype) == "category"
 
 
 def summary(plan: Plan) -> str:
@@ -291,7 +262,7 @@ def summary(plan: Plan) -> str:
 
 
 def measured() -> Measured:
-    """What this process has measured until now."""
+    """Read the totals of this process."""
     global _readings
     totals = {}
     with _lock:
@@ -307,14 +278,14 @@ def measured() -> Measured:
 
 
 def since(before: Measured | None, now: Measured) -> dict[What, Total]:
-    """The totals of what ran between two times."""
-    found: dict[What, Total] = {}
+    """The totals between two readings."""
+    totals: dict[What, Total] = {}
     for what, total in now.totals.items():
         earlier = before.totals.get(what) if before is not None else None
         if earlier is None or earlier.born != total.born:
-            found[what] = total
+            totals[what] = total
         elif before is not None and total.calls > earlier.calls:
-            found[what] = total._replace(
+            totals[what] = total._replace(
                 longest=max((s for n, s in total.maxima if n > before.reading), default=0.0),
                 calls=total.calls - earlier.calls,
                 seconds=total.seconds - earlier.seconds,
@@ -322,11 +293,11 @@ def since(before: Measured | None, now: Measured) -> dict[What, Total]:
                 groups=total.groups - earlier.groups,
                 nbytes=total.nbytes - earlier.nbytes,
             )
-    return found
+    return totals
 
 
 def activity() -> dict[str, Any]:
-    """What this process has done in all queries, as plain values for a worker's heartbeat.
+    """Totals over all queries of this process, as plain values for a worker's heartbeat.
 
     Returns
     -------
@@ -357,33 +328,26 @@ def forget() -> None:
 
 
 def runs_here(plan: Plan | None = None) -> tuple[str, tuple[Run, ...]]:
-    """The latest runs of this process, the oldest first; see ``dask_gpuagg.last_runs``.
-
-    Returns
-    -------
-    process : str
-        Names the process among all.
-    runs : tuple of Run
-    """
+    """The name of this process, and its latest runs; see ``dask_gpuagg.last_runs``."""
     from dask_gpuagg.cuda.aggregate import Run
     from dask_gpuagg.cuda.choice.decision import Decision
 
     with _lock:
-        found = tuple(_runs)
+        latest = tuple(_runs)
     decision = Decision(kernel="host", why="the partitions are pandas'")
-    wanted = (run for run in found if plan is None or run.plan == plan)
-    runs = [
-        Run(
-            decision,
-            run.rows,
-            run.groups,
-            bytes_read=run.nbytes,
-            seconds=run.seconds,
-            plan=run.plan,
-            step=run.step,
-        )
-        if isinstance(run, Step)
-        else run
-        for run in wanted
-    ]
+    runs: list[Run] = []
+    for run in latest:
+        if plan is not None and run.plan != plan:
+            continue
+        if isinstance(run, Step):
+            run = Run(
+                decision,
+                run.rows,
+                run.groups,
+                bytes_read=run.nbytes,
+                seconds=run.seconds,
+                plan=run.plan,
+                step=run.step,
+            )
+        runs.append(run)
     return _process, tuple(runs)

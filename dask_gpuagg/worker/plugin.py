@@ -10,18 +10,18 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from dask.sizeof import sizeof
 from dask.system import cpu_count
 from dask.utils import parse_bytes
 from distributed import WorkerPlugin
 
 from dask_gpuagg._version import __version__
 from dask_gpuagg.cuda.runtime import driver
-from dask_gpuagg.engines.device.memory import resources
+from dask_gpuagg.engines.device.memory import resources, spill_manager
 from dask_gpuagg.settings import check, settings
-from dask_gpuagg.worker.usage import usage
 from dask_gpuagg.worker.warmup import examples_of, usual_examples, warm
 
-# What libcudf reads with its first file: how many threads copy files to the device.
+# libcudf reads it with its first file: how many threads copy files to the device
 _FILE_THREADS = "KVIKIO_NTHREADS"
 _LIBCUDFS_OWN, _MOST_FILE_THREADS = 4, 16
 
@@ -127,17 +127,9 @@ def know_sizes() -> None:
 
 
 def setup_device(pool: str | int | None) -> dict[str, Any]:
-    """Make this process ready for the device engine.
+    """Make this process ready for the device engine, with the pool of a ``GpuWorker``.
 
-    Parameters
-    ----------
-    pool : str or int, optional
-        As of ``GpuWorker``.
-
-    Returns
-    -------
-    dict
-        ``version`` and either ``unavailable`` (why) or ``device`` and ``memory``.
+    Returns a dict of ``version`` and either ``unavailable`` (why) or ``device`` and ``memory``.
     """
     report: dict[str, Any] = {"version": __version__}
     obstacle = driver.unavailable()
@@ -156,3 +148,41 @@ def setup_device(pool: str | int | None) -> dict[str, Any]:
     # adaptors count, limit or log what another one hands out
     memory = next((n for n in names if not n.endswith("Adaptor")), type(resource).__name__)
     return report | {"device": driver.current_device().name, "memory": memory}
+
+
+def usage(worker: Any) -> dict[str, int]:
+    """Bytes of device memory that a worker reports with each heartbeat.
+
+    Returns
+    -------
+    dict of str to int
+        ``peak_bytes``: the most that was allocated at a time, where an RMM resource counts it, as
+        that of ``GpuWorker``'s pool does. ``spilled_bytes``: data of the device that dask-cuda and
+        cuDF have moved to host memory.
+    """
+    spilled = {"spilled_bytes": _spilled_by_worker(worker) + spilled_by_cudf()}
+    peak = peak_bytes()
+    return spilled if peak is None else {"peak_bytes": peak, **spilled}
+
+
+def peak_bytes() -> int | None:
+    """The most bytes that RMM has handed out at a time; ``None`` where nothing counts them."""
+    counts = (getattr(resource, "allocation_counts", None) for resource in resources())
+    return next((int(count.peak_bytes) for count in counts if count is not None), None)
+
+
+def _spilled_by_worker(worker: Any) -> int:
+    """Bytes that dask-cuda's ``DeviceHostFile`` has moved."""
+    data = getattr(worker, "data", None)
+    keys, host = getattr(data, "device_keys", ()), getattr(data, "host", {})
+    # tasks change both meanwhile
+    values = [host.get(key) for key in tuple(keys)]
+    return sum(sizeof(value) for value in values if value is not None)
+
+
+def spilled_by_cudf() -> int:
+    """Bytes of buffers that cuDF has moved; 0 where its option ``spill`` is off."""
+    manager = spill_manager()
+    if manager is None:
+        return 0
+    return sum(buffer.size for buffer in manager.buffers() if buffer.is_spilled)

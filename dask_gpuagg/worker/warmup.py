@@ -76,7 +76,7 @@ def examples_of(collection: Any) -> list[Example]:
         raise Unsupported("an example query without a group-by")
     examples: list[Example] = []
     for query in map(logical.read, nodes.values()):
-        if query.plan not in [known.plan for known in examples]:
+        if query.plan not in [example.plan for example in examples]:
             examples.append(Example(query.plan, query.meta))
     return examples
 
@@ -84,17 +84,8 @@ def examples_of(collection: Any) -> list[Example]:
 def warm(examples: Sequence[Example], go_on: Callable[[], bool] = lambda: True) -> str:
     """Run group-bys on two rows, and compile or load the kernels that they need for more.
 
-    Parameters
-    ----------
-    examples : sequence of Example
-    go_on : callable, optional
-        Asked before each of them.
-
-    Returns
-    -------
-    str
-        What was done, or what went wrong: no error leaves this function, which has no query to
-        answer.
+    It stops where ``go_on`` returns false, and returns a text: no error leaves this function, which
+    has no query to answer.
     """
     started, done = time.perf_counter(), 0
     try:

@@ -25,18 +25,7 @@ _SCHEDULERS = {"threads": "In one process", "processes": "In several processes"}
 
 
 def benchmark(text: str) -> str:
-    """Markdown table for each scheduler of a result of ``benchmarks/host.py``.
-
-    Parameters
-    ----------
-    text : str
-        The JSON file.
-
-    Returns
-    -------
-    str
-        Medians in seconds, the median ratio, and peak memory of both arms.
-    """
+    """A table for each scheduler of ``host.json``: medians, ratio, peak memory by query."""
     lines = []
     for name, scheduler in json.loads(text)["schedulers"].items():
         rows = []
@@ -66,18 +55,7 @@ _CLASSES = {
 
 
 def faster(text: str) -> str:
-    """Markdown table of the classes of queries, from a result of ``benchmarks/host.py``.
-
-    Parameters
-    ----------
-    text : str
-        The JSON file.
-
-    Returns
-    -------
-    str
-        By class: the queries, and the least and largest ratio in one process and in several.
-    """
+    """By class of queries of ``host.json``: the least and the largest ratio of each scheduler."""
     schedulers = json.loads(text)["schedulers"]
     rows = []
     for title, names in _CLASSES.items():
@@ -89,12 +67,7 @@ def faster(text: str) -> str:
 
 
 def highlights() -> list[tuple[str, str]]:
-    """What is measured, and how many times longer stock Dask takes.
-
-    Returns
-    -------
-    list of (str, str)
-    """
+    """What is measured, and how many times longer stock Dask takes."""
     host = json.loads(_HOST.read_text(encoding="utf-8"))["schedulers"]
     on_gpu: dict[str, list[float]] = {"persisted": [], "parquet": []}
     for cell in json.loads(_WHOLE_QUERIES.read_text(encoding="utf-8"))["cells"]:
@@ -149,19 +122,7 @@ def numbers() -> str:
 
 
 def peers(text: str) -> str:
-    """Markdown table of a result of ``benchmarks/host_peers.py``.
-
-    Parameters
-    ----------
-    text : str
-        The JSON file.
-
-    Returns
-    -------
-    str
-        Seconds of each arm by query, and how many times those of the better peer ours are, also
-        of the CPU's seconds.
-    """
+    """By query of ``host_peers.json``: seconds of each arm, and ours over the better peer's."""
     names = {"ours": "plugin", "stock": "stock Dask", "polars": "Polars", "duckdb": "DuckDB"}
     head = ["query", *(f"{name}, s" for name in names.values()), "plugin / better of the two"]
     rows = []
@@ -178,18 +139,7 @@ def peers(text: str) -> str:
 
 
 def kernels(text: str) -> str:
-    """Markdown table of a result of ``benchmarks/kernels.py``.
-
-    Parameters
-    ----------
-    text : str
-        The JSON file.
-
-    Returns
-    -------
-    str
-        Device time of our kernels, wall times, ratios and peak memory, by query and groups.
-    """
+    """By query and groups of ``kernels.json``: device and wall times, ratio, peak memory."""
     head = ["query", "groups", "kernel", "device ms", "wall ms", "first", "cuDF ms", "cuDF / ours"]
     head += ["as frames", "peak MiB", "cuDF's"]
     rows = []
@@ -219,19 +169,7 @@ _ARMS = {
 
 
 def whole_queries(text: str) -> str:
-    """Markdown tables of a result of ``benchmarks/end_to_end.py``.
-
-    Parameters
-    ----------
-    text : str
-        The JSON file.
-
-    Returns
-    -------
-    str
-        For each input and number of GPUs, by query and groups: milliseconds of each arm that was
-        measured, and how many times longer stock takes.
-    """
+    """By input and number of GPUs of ``end_to_end.json``: milliseconds of each arm."""
     parts: dict[str, list[dict[str, Any]]] = {}
     cells = json.loads(text)["cells"]
     # what lies in memory first, then by GPUs and rows; sum before five before median
@@ -265,19 +203,7 @@ def whole_queries(text: str) -> str:
 
 
 def tables(text: str) -> str:
-    """Markdown table of a result of ``benchmarks/tables.py``.
-
-    Parameters
-    ----------
-    text : str
-        The JSON file.
-
-    Returns
-    -------
-    str
-        By family of keys and query: how many times longer cuDF takes, the geometric mean of the
-        members and the least.
-    """
+    """By family and query of ``tables.json``: how many times longer cuDF takes, mean and least."""
     ratios: dict[str, dict[str, list[float]]] = {}
     queries: list[str] = []
     for cell in json.loads(text)["cells"]:
@@ -294,7 +220,7 @@ def tables(text: str) -> str:
 
 
 class _Kind(NamedTuple):
-    """What the arms of ``benchmarks/grid.py`` take and give: ours, and the ratio to cuDF's."""
+    """What the arms of ``grid.json`` take and give: ours, and the ratio to cuDF's."""
 
     said: str
     arm: str
@@ -308,27 +234,13 @@ _KINDS = (
 
 
 def grid(text: str) -> str:
-    """Markdown table of a result of ``benchmarks/grid.py``.
-
-    Parameters
-    ----------
-    text : str
-        The JSON file.
-
-    Returns
-    -------
-    str
-        By key, nulls, skew and groups: wall time of ours and how many times longer cuDF takes, as
-        DataFrames where these were measured and as columns, for each number of aggregations; then
-        the geometric means and the least.
-    """
+    """By key, nulls, skew and groups of ``grid.json``: wall time and ratio, then their means."""
     report = json.loads(text)
     counts = sorted({cell["aggregations"] for cell in report["cells"]})
-    kinds = [kind for kind in _KINDS if kind.ratio in report["cells"][0]]
     heads = [
         f"{n} aggregation{'s' if n > 1 else ''} {kind.said}, ms, cuDF / ours"
         for n in counts
-        for kind in kinds
+        for kind in _KINDS
     ]
     cells: dict[tuple[str, int], dict[int, list[str]]] = {}
     for cell in report["cells"]:
@@ -338,14 +250,14 @@ def grid(text: str) -> str:
         if cell["zipf"]:
             key += f", Zipf {cell['zipf']}"
         cells.setdefault((key, cell["made"]), {})[cell["aggregations"]] = [
-            f"{ms[kind.arm]:.2f}, {cell[kind.ratio]:.1f}" for kind in kinds
+            f"{ms[kind.arm]:.2f}, {cell[kind.ratio]:.1f}" for kind in _KINDS
         ]
     rows = [
-        [key, f"{groups:,}", *(text for n in counts for text in shown.get(n, [""] * len(kinds)))]
+        [key, f"{groups:,}", *(text for n in counts for text in shown.get(n, [""] * len(_KINDS)))]
         for (key, groups), shown in cells.items()
     ]
     said = []
-    for kind in kinds:
+    for kind in _KINDS:
         ratios = [cell[kind.ratio] for cell in report["cells"]]
         said.append(f"{kind.said} {geometric_mean(ratios):.1f}, the least {min(ratios):.2f}")
     return (
@@ -355,24 +267,8 @@ def grid(text: str) -> str:
 
 
 def first_use(text: str) -> str:
-    """Markdown tables of a result of ``benchmarks/first_use.py``.
-
-    Parameters
-    ----------
-    text : str
-        The JSON file.
-
-    Returns
-    -------
-    str
-        By query, milliseconds: the first call of stock dask-cudf, ours with an empty kernel cache
-        and with a filled one, and calls of warm processes. Then seconds until the kernels of a
-        query were compiled. Of a result that has the steps of queries instead: what the first query
-        of a shape takes longer than the second.
-    """
+    """First and warm calls of ``first_use.json`` by query; then how long their kernels compile."""
     report = json.loads(text)
-    if "processes" in report:
-        return _first_steps(report)
     times: dict[str, dict[int, str]] = {}
     for cell in report["compiling"]:
         shown = f"{cell['needed_s']:.2f} ({cell['of_one_core_s']:.1f})"
@@ -410,33 +306,8 @@ def _first_calls(records: Sequence[dict[str, Any]]) -> str:
     return markdown(head, rows)
 
 
-def _first_steps(report: dict[str, Any]) -> str:
-    empty, filled = report["processes"].values()
-    rows = [
-        [
-            *(first["query"], ", ".join(first["kernels"]), str(first["units_compiled"])),
-            *(f"{first['extra_s']:.2f}", f"{later['extra_s'] * 1e3:.1f}"),
-        ]
-        for first, later in zip(empty["cells"], filled["cells"], strict=True)
-    ]
-    head = ["query", "kernels of its two steps", "compiled", "empty cache, s", "filled cache, ms"]
-    return markdown(head, rows)
-
-
 def exact_sums(results: Path) -> str:
-    """Markdown table of the results of ``benchmarks/deterministic.py``.
-
-    Parameters
-    ----------
-    results : Path
-        The folder of the results: of a CPU, and below it of a GPU, where there is one.
-
-    Returns
-    -------
-    str
-        By groups, how many times as long as ordinary sums exact ones take: the least and the
-        largest of all kinds of keys and values.
-    """
+    """Markdown table of the results of ``benchmarks/deterministic.py``."""
     columns: dict[str, dict[int, list[float]]] = {}
     for folder in (results, results / _WHOLE_QUERIES.parent.name):
         path = folder / "deterministic.json"
@@ -460,19 +331,7 @@ def _between(ratios: list[float]) -> str:
 
 
 def larger(text: str) -> str:
-    """Markdown tables of a result of ``benchmarks/larger.py``.
-
-    Parameters
-    ----------
-    text : str
-        The JSON file.
-
-    Returns
-    -------
-    str
-        By groups, rows and device memory: rate, share of the link and peak. Then how many times as
-        long the peers take.
-    """
+    """Markdown tables of a result of ``benchmarks/larger.py``."""
     report = json.loads(text)
     rows, beside = [], []
     for cell in report["cells"]:
@@ -500,17 +359,7 @@ def larger(text: str) -> str:
 
 
 def expectations(path: Path) -> str:
-    """Markdown table of expected and measured times, and how good the choice is.
-
-    Parameters
-    ----------
-    path : Path
-        A result of ``benchmarks/families.py``.
-
-    Returns
-    -------
-    str
-    """
+    """Markdown table of expected and measured times, and how good the choice is."""
     found = choice.cases(path)
     costs = shipped(found[0].device).costs
     judgement = str(choice.verdict(found, costs)).capitalize()

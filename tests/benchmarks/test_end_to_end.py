@@ -12,13 +12,17 @@ import pandas as pd
 import psutil
 import pytest
 
-from benchmarks import end_to_end, end_to_end_results
+from benchmarks import end_to_end
 from benchmarks.end_to_end_arms import CANDIDATES, DaskArm, Question, tuned
-from benchmarks.end_to_end_cluster import Failed, Files, Persisted, Session, Stopped
-from benchmarks.end_to_end_queries import (
+from benchmarks.end_to_end_cluster import (
     HOST,
     QUERIES,
+    Failed,
+    Files,
+    Persisted,
     Rows,
+    Session,
+    Stopped,
     expected,
     judge,
     probes,
@@ -256,15 +260,15 @@ def arm_of(run: int, *times: float, **other: Any) -> dict[str, Any]:
 def test_arms_measured_again_take_the_place_of_the_earlier_ones():
     results: dict[str, Any] = {"runs": [{}, {}], "cells": []}
     first = {"ours": arm_of(0, 1.0, 2.0), "stock-default": arm_of(0, 4.0, 6.0)}
-    end_to_end_results.add(results, cell_of(first, plan=["a plan"], kernels=[]))
-    assert end_to_end_results.ratios(first) == {"stock-default": 3.5}
+    end_to_end.add(results, cell_of(first, plan=["a plan"], kernels=[]))
+    assert end_to_end.ratios(first) == {"stock-default": 3.5}
     late = {
         "ours": arm_of(1, stopped="the deadline has come"),
         "floor": arm_of(1, median_ms=0.5),
         "stock-default": arm_of(1, stopped="more than 2 s", stopped_s=2.0),
     }
-    end_to_end_results.add(results, cell_of(late))
-    end_to_end_results.add(results, cell_of({"ours": arm_of(1, 9.0)}, workers=2))
+    end_to_end.add(results, cell_of(late))
+    end_to_end.add(results, cell_of({"ours": arm_of(1, 9.0)}, workers=2))
     one, other = results["cells"]
     assert one["plan"] == ["a plan"]
     assert one["arms"] == {**late, "ours": first["ours"]}
@@ -279,7 +283,7 @@ def test_a_line_tells_what_went_wrong():
         "stock-default": arm_of(0, stopped="more than 2 s", stopped_s=2.0),
         "polars": {"run": 0, "skipped": "polars not installed"},
     }
-    line = end_to_end_results.line(cell_of(arms))
+    line = end_to_end.line(cell_of(arms))
     assert "ours 5.0 ms WRONG: 3 groups instead of 4" in line
     assert "stock-default - stopped after 2 s" in line
     assert "polars skipped: polars not installed" in line

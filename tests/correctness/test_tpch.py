@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from benchmarks.tpch_data import read, write_parquet
+from benchmarks.tpch import read, write_parquet
 from benchmarks.tpch_queries import QUERIES, WITHOUT_GROUPBY
 from dask_gpuagg.reporting.fallbacks import tally
 

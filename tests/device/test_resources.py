@@ -131,7 +131,7 @@ def with_cudfs_spilling() -> None:
     import dask_cudf
 
     from dask_gpuagg.engines.device.memory import spill_manager
-    from dask_gpuagg.worker.usage import spilled_by_cudf
+    from dask_gpuagg.worker.plugin import spilled_by_cudf
 
     assert spill_manager() is not None
     rows = rows_of(1_000_000)

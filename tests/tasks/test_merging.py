@@ -17,7 +17,7 @@ from dask_gpuagg.decomposition import make_matrix_plan, make_plan, retyped
 from dask_gpuagg.engines.device.memory import OutOfDeviceMemory
 from dask_gpuagg.engines.host import engine
 from dask_gpuagg.engines.host import engine as host
-from dask_gpuagg.engines.host.found_dtypes import common_dtype, durations, nullable
+from dask_gpuagg.engines.host.dtypes import common_dtype, durations, nullable
 from dask_gpuagg.plan import Column, Plan, Requested
 from dask_gpuagg.tasks import merging, partials
 from dask_gpuagg.tasks.merging import (

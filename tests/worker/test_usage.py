@@ -10,7 +10,7 @@ import pytest
 
 from dask_gpuagg.cuda.runtime import driver
 from dask_gpuagg.worker import plugin
-from dask_gpuagg.worker.usage import usage
+from dask_gpuagg.worker.plugin import usage
 
 HOST_WORKER = SimpleNamespace(data={"a": 1})
 

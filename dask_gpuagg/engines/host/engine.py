@@ -17,40 +17,43 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dask_gpuagg.aggregations import Kind
 from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class, is_plain
-from dask_gpuagg.engines.host import sketches
-from dask_gpuagg.engines.host.conform import holds_objects, series_of
-from dask_gpuagg.engines.host.distinct import first_rows, repeated
-from dask_gpuagg.engines.host.exchange import (
-    concatenated_outputs,
-    divided_outputs,
-    keys_of,
-    split,
-)
-from dask_gpuagg.engines.host.finish import finish_groups, finish_matrix, finish_values
-from dask_gpuagg.engines.host.found_dtypes import (
+from dask_gpuagg.engines.host.dtypes import (
     common_dtype,
     compatible,
     durations,
+    holds_objects,
+    key_as_promised,
+    key_as_text,
+    key_of_no_group,
     of_categories,
+    series_of,
     unmasked,
 )
-from dask_gpuagg.engines.host.grouping import Groups, group
-from dask_gpuagg.engines.host.merge import expect, merge
-from dask_gpuagg.engines.host.promised_keys import as_promised, as_text, of_no_group
+from dask_gpuagg.engines.host.exchange import (
+    Partial,
+    bucket_of,
+    concatenated_outputs,
+    divided_outputs,
+    split,
+)
+from dask_gpuagg.engines.host.finish import WHOLE, finish_groups, finish_matrix, finish_values
+from dask_gpuagg.engines.host.grouping import Codes, Groups, first_rows, group, repeated
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
+from dask_gpuagg.engines.host.sketches import SKETCHES
 from dask_gpuagg.engines.host.stacking import (
     alike,
     bytes_of,
     divided,
     is_categorical,
+    keys_of,
     stack,
     stack_series,
     stacked,
 )
-from dask_gpuagg.engines.host.unobserved import complete, expected_groups
-from dask_gpuagg.engines.host.update import update
-from dask_gpuagg.plan import Column, Plan, Sketched
+from dask_gpuagg.engines.host.states import expect, merge, update
+from dask_gpuagg.plan import Column, Output, Plan
 from dask_gpuagg.states import STATES
 
 __all__ = [
@@ -59,14 +62,12 @@ __all__ = [
     "stacked",
 ]  # fmt: skip
 
-Partial = dict[str, pd.DataFrame]
-
 # from this many columns on, those of one dtype are joined in memory
 _JOINED_COLUMNS = 5
 _JOINED_VALUES = 1 << 20
-# Classes of keys and fields that no merge changes.
+# classes of keys and fields that no merge changes
 _PLAIN = frozenset((*NUMERIC, *TEMPORAL, "category", "string"))
-# To find the distinct pairs of a partition pays where so many of its rows repeat one.
+# to find the distinct pairs of a partition pays where so many of its rows repeat one
 _LEAST_REPEATED = 0.3
 
 
@@ -93,17 +94,17 @@ def partial(
     dict of str to DataFrame
         The tables named by ``plan.tables``.
     """
-    given, promised = keys, plan.keys
+    all_keys, promised = keys, plan.keys
     if plan.shape == "values":
         # the value joins the keys, and rows without one leave; but every category of a group is
         # counted, those of a group whose values are all null too
-        categorical = is_categorical(columns[0])
-        wanted = [*(keys if plan.dropna else []), *([] if categorical else columns)]
+        valued = [] if is_categorical(columns[0]) else columns
+        required = [*(keys if plan.dropna else []), *valued]
         keys, columns = [*keys, durations(columns[0], plan.columns[0].dtype)], []
         # NaN alone are no floats that are counted, whatever was promised
-        given, promised = keys, (*plan.keys, Column(plan.columns[0].label, np.dtype(object)))
-        if wanted:
-            valid = np.logical_and.reduce([k.notna() for k in wanted])
+        all_keys, promised = keys, (*plan.keys, Column(plan.columns[0].label, np.dtype(object)))
+        if required:
+            valid = np.logical_and.reduce([k.notna() for k in required])
             keys, index = [k[valid] for k in keys], index[valid]
     dropna = plan.dropna and not plan.drops_late and plan.shape != "values"
     groups = group(keys, dropna)
@@ -112,26 +113,28 @@ def partial(
         index = index[groups.kept]
         keys = [k[groups.kept] for k in keys]
     if groups.n == 0:
-        keys = [of_no_group(*pair) for pair in zip(given, promised, strict=True)]
+        keys = [key_of_no_group(*pair) for pair in zip(all_keys, promised, strict=True)]
         groups = replace(groups, keys=[key.array for key in keys])
-    held = columns
-    columns = [durations(v, c.dtype) for v, c in zip(held, plan.columns, strict=False)]
-    # of value_counts the value is the last key
-    texts = [as_text(*pair) for pair in zip(groups.keys, promised, strict=False)]
+    with_objects = columns
+    columns = [durations(v, c.dtype) for v, c in zip(columns, plan.columns, strict=False)]
+    # the last key of value_counts is the value
+    texts = [key_as_text(*pair) for pair in zip(groups.keys, promised, strict=False)]
     groups = replace(groups, keys=[*texts, *groups.keys[len(texts) :]])
     tables: Partial = {}
     if plan.grouped:
         reducer = Reducer(groups.codes, groups.n)
-        fields = _states(reducer, dict(enumerate(columns)), index, plan, dict(enumerate(held)))
-        tables["groups"] = _table(_key_columns(groups.keys) | fields)
+        fields = _states(reducer, columns, index, plan, with_objects)
+        tables["groups"] = _table(groups.keys, fields)
     for c in plan.pairs:
         tables[f"pairs{c}"] = _distinct(groups, keys, columns[c], at_least=_LEAST_REPEATED)
-    for i, kept in enumerate(plan.sketches):
-        made = sketches.update(kept, groups.codes, groups.n, columns[kept.column])
-        tables[f"sketch{i}"] = _entries(groups, *made)
+    for i, sketched in enumerate(plan.sketches):
+        of_rows = SKETCHES[sketched.aggregation].update
+        values, parameters = columns[sketched.column], dict(sketched.parameters)
+        codes, fields = of_rows(groups.codes, groups.n, values, **parameters)
+        tables[f"sketch{i}"] = _table([key.take(codes) for key in groups.keys], fields)
     if plan.rows:
-        whole = {f"v{c}": columns[c].array for c in plan.rows}
-        rows = _key_columns([k.array for k in keys]) | {n: _held(v) for n, v in whole.items()}
+        values_of = {f"v{c}": _field(columns[c].array) for c in plan.rows}
+        rows = _key_columns(k.array for k in keys) | values_of
         tables["rows"] = pd.DataFrame(rows, copy=False)
     return tables
 
@@ -150,19 +153,19 @@ def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
     """
     tables: Partial = {}
     for name in plan.tables:
-        stacked = stack(alike([p[name] for p in partials], plan))
-        keys = keys_of(stacked)
+        tables[name] = table = stack(alike([p[name] for p in partials], plan))
+        if name == "rows":
+            continue
+        keys = keys_of(table)
+        groups = group(keys, dropna=False)
         if name == "groups":
-            groups = group(keys, dropna=False)
-            fields = _merge_states(Reducer(groups.codes, groups.n), stacked, plan)
-            stacked = _table(_key_columns(groups.keys) | fields)
+            fields = _merged_states(Reducer(groups.codes, groups.n), table, plan)
+            tables[name] = _table(groups.keys, fields)
         elif name.startswith("pairs"):
-            stacked = _distinct(group(keys, dropna=False), keys, stacked["v"])
-        elif name.startswith("sketch"):
-            groups = group(keys, dropna=False)
-            made = sketches.merge(_sketched(plan, name), groups.codes, groups.n, _fields(stacked))
-            stacked = _entries(groups, *made)
-        tables[name] = stacked
+            tables[name] = _distinct(groups, keys, table["v"])
+        else:
+            codes, fields = _merged_sketch(name, groups.codes, groups.n, table, plan)
+            tables[name] = _table([key.take(codes) for key in groups.keys], fields)
     return tables
 
 
@@ -193,17 +196,25 @@ def finalize(
     DataFrame or Series
     """
     if len(partials) == 1 and _is_plain(partials[0], plan):
-        return _finished_alone(partials[0]["groups"], plan, meta, owned)
-    stacked = {name: stack(alike([p[name] for p in partials], plan)) for name in plan.tables}
+        # each row is a group: nothing is merged
+        table = partials[0]["groups"]
+        arrays = {name: _array(table[name], owned) for name in table.columns}
+        keys = [arrays.pop(f"k{i}") for i in range(len(plan.keys))]
+        return finish_groups(keys, arrays, _no_table, plan, meta)
+    tables = {name: stack(alike([p[name] for p in partials], plan)) for name in plan.tables}
     expected: list[Any] = []
     if not plan.observed and plan.shape != "values":
-        expected = expected_groups(_keys_together(stacked), plan.dropna)
+        expected = _expected_groups(_keys_together(tables), plan.dropna)
         if plan.drops_late:
-            stacked = {name: t[_complete_keys(t)] for name, t in stacked.items()}
-    groups = group(_keys_together(stacked), dropna=False)
-    # of value_counts the value is the last key
+            complete = {
+                name: np.logical_and.reduce([key.notna() for key in keys_of(table)])
+                for name, table in tables.items()
+            }
+            tables = {name: table[complete[name]] for name, table in tables.items()}
+    groups = group(_keys_together(tables), dropna=False)
+    # the last key of value_counts is the value
     levels = [meta.index.get_level_values(i).dtype for i in range(len(plan.keys))]
-    keys = [as_promised(*each) for each in zip(groups.keys, plan.keys, levels, strict=False)]
+    keys = [key_as_promised(*of) for of in zip(groups.keys, plan.keys, levels, strict=False)]
     if plan.gathered:  # outputs have no categories yet that they all share
         pairs = zip(keys, groups.keys, strict=False)
         keys = [g if is_categorical(k) and not is_categorical(g) else k for k, g in pairs]
@@ -213,30 +224,48 @@ def finalize(
         keys.append(unmasked(values, counted))
     n = groups.n
     if expected:
-        keys = complete(keys, expected, bucket, [key.dtype for key in plan.keys])
+        keys = _with_expected(keys, expected, bucket, [key.dtype for key in plan.keys])
         n = len(keys[0])
-    ends = np.cumsum([len(table) for table in stacked.values()])[:-1]
-    codes = dict(zip(stacked, np.split(groups.codes, ends), strict=True))
-    for name in (name for name in stacked if name.startswith("pairs")):
-        rows = first_rows(codes[name], n, stacked[name]["v"])
-        if len(rows) < len(codes[name]):
-            stacked[name] = _table({"v": stacked[name]["v"].array.take(rows)})
-            codes[name] = codes[name].take(rows)
-    for name in (name for name in stacked if name.startswith("sketch")):
-        made = sketches.merge(_sketched(plan, name), codes[name], n, _fields(stacked[name]))
-        codes[name], stacked[name] = made[0], _table(made[1])
-    reducers = {name: Reducer(codes[name], n) for name in stacked}
+    ends = np.cumsum([len(table) for table in tables.values()])[:-1]
+    codes = dict(zip(tables, np.split(groups.codes, ends), strict=True))
+    for name, table in tables.items():
+        if name.startswith("pairs"):
+            rows = first_rows(codes[name], n, table["v"])
+            if len(rows) < len(table):
+                tables[name] = _table([], {"v": table["v"].array.take(rows)})
+                codes[name] = codes[name].take(rows)
+        elif name.startswith("sketch"):
+            codes[name], fields = _merged_sketch(name, codes[name], n, table, plan)
+            tables[name] = _table([], fields)
+    reducers = {name: Reducer(codes[name], n) for name in tables}
     fields = {}
     if plan.grouped:
-        fields = _merge_states(reducers["groups"], stacked["groups"], plan)
+        fields = _merged_states(reducers["groups"], tables["groups"], plan)
     elif plan.states:
-        rows = stacked["rows"]
-        fields = _states(reducers["rows"], {c: rows[f"v{c}"] for c in plan.rows}, rows.index, plan)
+        table = tables["rows"]
+        columns = {c: table[f"v{c}"] for c in plan.rows}
+        fields = _states(reducers["rows"], columns, table.index, plan)
     if plan.shape == "values":
         return finish_values(keys, fields, plan, meta)
     if plan.shape == "matrix":
         return finish_matrix(keys, fields, plan, meta)
-    return finish_groups(keys, fields, stacked, reducers, plan, meta)
+
+    def from_table(i: int, output: Output) -> Any:
+        name, parameters = plan.table_of(output), dict(output.parameters)
+        table, reducer = tables[name], reducers[name]
+        if output.kind is Kind.SKETCH:
+            finish = SKETCHES[output.aggregation].finish
+            return finish(reducer.codes, n, _fields_of(table), **parameters)
+        if output.kind is Kind.WHOLE and plan.narrowed:
+            # one row of a group at most
+            values = table[f"o{i}"].to_numpy()
+            placed = np.full(n, np.nan, values.dtype)
+            placed[reducer.codes] = values
+            return placed
+        column = f"v{output.column}" if output.kind is Kind.WHOLE else "v"
+        return WHOLE[output.aggregation](reducer, table[column], parameters)
+
+    return finish_groups(keys, fields, from_table, plan, meta)
 
 
 def _is_plain(partial: Partial, plan: Plan) -> bool:
@@ -252,14 +281,11 @@ def _is_plain(partial: Partial, plan: Plan) -> bool:
     )
 
 
-def _finished_alone(table: pd.DataFrame, plan: Plan, meta: Any, owned: bool) -> Any:
-    """The output of one partial, each of whose rows is a group: nothing is merged."""
-    arrays = {name: _values(table[name], owned) for name in table.columns}
-    keys = [arrays.pop(f"k{i}") for i in range(len(plan.keys))]
-    return finish_groups(keys, arrays, {}, {}, plan, meta)
+def _no_table(i: int, output: Output) -> Any:
+    raise AssertionError(f"{output.label} is made of states")
 
 
-def _values(column: pd.Series, owned: bool) -> Any:
+def _array(column: pd.Series, owned: bool) -> Any:
     """The array of a column; one that can be written to, where it is owned and memory is."""
     if not is_plain(column.dtype):
         return column.array
@@ -271,21 +297,24 @@ def _values(column: pd.Series, owned: bool) -> Any:
     return values
 
 
+# States, distinct pairs and sketches of tables.
+
+
 def _states(
     reducer: Reducer,
-    columns: Mapping[int, pd.Series],
+    columns: Mapping[int, pd.Series] | Sequence[pd.Series],
     index: pd.Index,
     plan: Plan,
-    held: Mapping[int, pd.Series] | None = None,
+    with_objects: Sequence[pd.Series] | None = None,
 ) -> Fields:
-    """The states of rows, named as merged ones are; ``held`` has durations that are objects."""
+    """The states of rows, named as merged ones; ``with_objects`` has durations as objects."""
     for use in plan.states:  # so that each column is read once for all of its states
         for c in use.columns:
             reducer.expect(use.state, columns[c])
     fields: Fields = {}
     for i, use in enumerate(plan.states):
-        read = held if held is not None and use.state == "osum" else columns
-        inputs = [read[c] for c in use.columns]
+        source = with_objects if with_objects is not None and use.state == "osum" else columns
+        inputs = [source[c] for c in use.columns]
         if use.custom is None:
             state = update(reducer, use.state, inputs, index)
         else:
@@ -301,14 +330,14 @@ def _custom_fields(returned: Any, n: int) -> Fields:
     return {str(i): s.reindex(pd.RangeIndex(n)).array for i, s in enumerate(series)}
 
 
-def _merge_states(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
-    merged: Fields = {}
+def _merged_states(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
     fields = [
         {f: table[f"s{i}.{f}"] for f in STATES[use.state].fields_in(table.columns, f"s{i}.")}
         for i, use in enumerate(plan.states)
     ]
     for use, of_state in zip(plan.states, fields, strict=True):
         expect(reducer, use.state, of_state)
+    merged: Fields = {}
     for i, use in enumerate(plan.states):
         prefix = f"s{i}."
         if use.custom is None:
@@ -329,54 +358,99 @@ def _distinct(
 
     All rows, where about less than ``at_least`` of them repeat a pair: they are merged anyway.
     """
-    columns = [*keys, values]
-    rows = None
+    arrays = [column.array for column in (*keys, values)]
     if repeated(groups.codes, values) >= at_least:
         rows = first_rows(groups.codes, groups.n, values)
-    if rows is None or len(rows) == len(values):
-        *arrays, array = (column.array for column in columns)
-    else:
-        *arrays, array = (column.array.take(rows) for column in columns)
-    return _table(_key_columns(arrays) | {"v": array})
+        if len(rows) < len(values):
+            arrays = [array.take(rows) for array in arrays]
+    return _table(arrays[:-1], {"v": arrays[-1]})
 
 
-def _entries(groups: Groups, codes: Any, fields: Fields) -> pd.DataFrame:
-    """The table of a sketch."""
-    return _table(_key_columns(key.take(codes) for key in groups.keys) | fields)
+def _merged_sketch(
+    name: str, codes: Codes, n: int, table: pd.DataFrame, plan: Plan
+) -> tuple[Codes, Fields]:
+    """Group numbers and fields of the merged entries of a sketch's table."""
+    sketched = plan.sketches[int(name.removeprefix("sketch"))]
+    merged = SKETCHES[sketched.aggregation].merge
+    return merged(codes, n, _fields_of(table), **dict(sketched.parameters))
 
 
-def _fields(table: pd.DataFrame) -> Fields:
+def _fields_of(table: pd.DataFrame) -> Fields:
     """The fields of a sketch's table, without the keys."""
     return {c: table[c].to_numpy() for c in table.columns if not c.startswith("k")}
 
 
-def _sketched(plan: Plan, table: str) -> Sketched:
-    """What a table has the entries of."""
-    return plan.sketches[int(table.removeprefix("sketch"))]
-
-
-def _keys_together(tables: dict[str, pd.DataFrame]) -> list[pd.Series]:
+def _keys_together(tables: Partial) -> list[pd.Series]:
     """The keys of all tables, stacked."""
     parts = [keys_of(table) for table in tables.values()]
     return [stack_series(columns) for columns in zip(*parts, strict=True)]
 
 
-def _complete_keys(table: pd.DataFrame) -> Any:
-    return np.logical_and.reduce([k.notna() for k in keys_of(table)])
+def _table(keys: Sequence[Any], fields: Fields) -> pd.DataFrame:
+    """A table of a partial."""
+    columns = _key_columns(keys) | {name: _field(values) for name, values in fields.items()}
+    # columns of one dtype next to each other are stacked, and sent, by one call
+    rows = len(next(iter(columns.values())))
+    joined = len(columns) >= _JOINED_COLUMNS and rows * len(columns) <= _JOINED_VALUES
+    return pd.DataFrame(columns, copy=joined)
 
 
 def _key_columns(keys: Iterable[Any]) -> dict[str, Any]:
     return {f"k{i}": key for i, key in enumerate(keys)}
 
 
-def _table(columns: dict[str, Any]) -> pd.DataFrame:
-    # columns of one dtype next to each other are stacked, and sent, by one call
-    rows = len(next(iter(columns.values())))
-    joined = len(columns) >= _JOINED_COLUMNS and rows * len(columns) <= _JOINED_VALUES
-    held = {n: c if n.startswith("k") else _held(c) for n, c in columns.items()}
-    return pd.DataFrame(held, copy=joined)
-
-
-def _held(values: Any) -> Any:
+def _field(values: Any) -> Any:
     """A field or value column of a partial: Python objects stay what they are."""
     return series_of(values) if holds_objects(values) else values
+
+
+# Groups that no row has, which ``observed=False`` asks for.
+
+
+def _expected_groups(keys: list[pd.Series], dropna: bool) -> list[Any]:
+    """The groups that ``observed=False`` asks for; none without categorical keys.
+
+    As in pandas: every combination of the categories, with every combination of the other keys
+    that occurs.
+    """
+    levels = [_categories(key, dropna) for key in keys if is_categorical(key)]
+    if not levels:
+        return []
+    product = pd.MultiIndex.from_product([np.arange(len(level)) for level in levels])
+    plain = [key for key in keys if not is_categorical(key)]
+    if dropna and plain:
+        complete = np.logical_and.reduce([k.notna() for k in plain])
+        plain = [k[complete] for k in plain]
+    combinations = group(plain, dropna=False) if plain else Groups(np.zeros(0), 1, [], None)
+    of_product = np.tile(np.arange(len(product)), combinations.n)
+    of_plain = np.repeat(np.arange(combinations.n), len(product))
+    categorical = iter(
+        level.take(product.get_level_values(i).to_numpy()[of_product])
+        for i, level in enumerate(levels)
+    )
+    others = iter(key.take(of_plain) for key in combinations.keys)
+    return [next(categorical if is_categorical(key) else others) for key in keys]
+
+
+def _with_expected(
+    keys: list[Any], expected: list[Any], bucket: tuple[int, int] | None, dtypes: Sequence[Any]
+) -> list[Any]:
+    """Append the expected groups that are not there behind those that are."""
+    pairs = zip(keys, expected, strict=True)
+    together = [stack_series([pd.Series(k), pd.Series(e)]) for k, e in pairs]
+    codes = group(together, dropna=False).codes
+    there = len(keys[0])
+    missing = np.flatnonzero(~np.isin(codes[there:], codes[:there]))
+    columns = [e.take(missing) for e in expected]
+    if bucket is not None and len(missing):
+        mine = bucket_of(columns, dtypes, bucket[1]) == bucket[0]
+        columns = [c[mine] for c in columns]
+    return [
+        stack_series([pd.Series(k), pd.Series(c)]).array for k, c in zip(keys, columns, strict=True)
+    ]
+
+
+def _categories(key: pd.Series, dropna: bool) -> Any:
+    """All categories of a categorical key as its values; null if it occurs."""
+    null = [] if dropna or key.notna().all() else [None]
+    return pd.Categorical([*key.cat.categories, *null], dtype=key.dtype)

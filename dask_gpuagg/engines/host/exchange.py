@@ -1,27 +1,46 @@
-"""Partials divided by key hash, and finished outputs divided and joined."""
+"""Partials divided by key hash, and finished outputs divided and joined.
+
+Equal keys must meet in one output, and partitions may hold them in different dtypes: integers that
+are floats where a null is among them, text as categories, dates in another unit, Python objects.
+So the hash depends on a value and on the dtype that the metadata promised for its key, and on
+nothing else that the partition holds. Of a column that is as promised it is Dask's own hash, with
+-0.0 as 0.0, so that a later merge on the same key finds its partners where Dask expects them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import datetime
+import math
+import numbers
+import uuid
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 from dask.dataframe.dispatch import concat as dask_concat
 
-from dask_gpuagg.dtypes import dtype_class, is_plain
-from dask_gpuagg.engines.host import ordered
-from dask_gpuagg.engines.host.buckets import bucket_of
-from dask_gpuagg.engines.host.conform import categories_of
+from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, TICKS, dtype_class, is_plain, ticks_of
+from dask_gpuagg.engines.host import compiled
+from dask_gpuagg.engines.host.dtypes import categories_of
 from dask_gpuagg.engines.host.finish import make_index, sort_order
-from dask_gpuagg.engines.host.grouping import group
+from dask_gpuagg.engines.host.grouping import densify, encode, group
+from dask_gpuagg.engines.host.stacking import keys_of
 from dask_gpuagg.plan import Plan
 
 Partial = dict[str, pd.DataFrame]
+Hashes = npt.NDArray[np.uint64]
 
 # NumPy sorts integers of 16 bits by radix
 _RADIX_SORTED = 1 << 16
+# constants of the hash of a tuple
+_FIRST, _FACTOR, _LAST = 0x345678, 1000003, 97531
+_DAY = 24 * 60 * 60
+# 2^64 / golden ratio: multiplicative hashing (Knuth, The Art of Computer Programming, 6.4)
+_SECOND = np.uint64(0x9E3779B97F4A7C15)
 
 
 def split(tables: Partial, plan: Plan, buckets: int, second: bool = False) -> list[Partial]:
@@ -39,57 +58,38 @@ def split(tables: Partial, plan: Plan, buckets: int, second: bool = False) -> li
     -------
     list of partials, of length ``buckets``
     """
-    of_row = {}
-    for name, table in tables.items():
-        keys = [k.array for k in keys_of(table)[: len(plan.keys)]]
-        if name == "groups":
-            of_row[name] = bucket_of(keys, _key_dtypes(plan), buckets, second)
-        else:  # hashing a row costs more than numbering it
-            groups = group([pd.Series(k) for k in keys], dropna=False)
-            of_group = bucket_of(groups.keys, _key_dtypes(plan), buckets, second)
-            of_row[name] = of_group.take(groups.codes)
-    return divided_tables(tables, of_row, buckets)
-
-
-def divided_tables(
-    tables: Partial, places: dict[str, npt.NDArray[np.int64]], buckets: int
-) -> list[Partial]:
-    """Divide a partial into one per output.
-
-    Parameters
-    ----------
-    tables : dict of str to DataFrame
-    places : dict of str to ndarray of int64 in ``range(buckets)``
-        For each table the output of each row.
-    buckets : int
-
-    Returns
-    -------
-    list of partials, of length ``buckets``
-    """
+    dtypes = [key.dtype for key in plan.keys]
     parts: list[Partial] = [{} for _ in range(buckets)]
     for name, table in tables.items():
-        of_row: Any = places[name]
-        counts = np.bincount(of_row, minlength=buckets)
-        ends = np.cumsum(counts)
-        slices = [slice(*each) for each in zip(ends - counts, ends, strict=True)]
-        if ordered.takes(table):
-            columns = ordered.columns_by_place(table, of_row, counts)
-            for part, rows in zip(parts, slices, strict=True):
-                piece = {label: column[rows] for label, column in columns.items()}
-                part[name] = pd.DataFrame(piece, copy=False)
-            continue
-        if buckets <= _RADIX_SORTED:
-            of_row = of_row.astype(np.uint16)
-        order = np.argsort(of_row, kind="stable")
-        for part, rows in zip(parts, slices, strict=True):
-            part[name] = table.take(order[rows])
+        keys: list[Any] = [k.array for k in keys_of(table)[: len(dtypes)]]
+        if name == "groups":
+            places = bucket_of(keys, dtypes, buckets, second)
+        else:  # hashing a row costs more than numbering it
+            groups = group([pd.Series(k) for k in keys], dropna=False)
+            places = bucket_of(groups.keys, dtypes, buckets, second).take(groups.codes)
+        for part, piece in zip(parts, _divided(table, places, buckets), strict=True):
+            part[name] = piece
     return parts
 
 
-def keys_of(table: pd.DataFrame) -> list[pd.Series]:
-    """The key columns of a table of a partial."""
-    return [table[c] for c in table.columns if c.startswith("k")]
+def _divided(
+    table: pd.DataFrame, places: npt.NDArray[np.int64], buckets: int
+) -> list[pd.DataFrame]:
+    """The rows of a table by the output that each belongs to."""
+    counts = np.bincount(places, minlength=buckets)
+    ends = np.cumsum(counts)
+    slices = [slice(*ends_of) for ends_of in zip(ends - counts, ends, strict=True)]
+    if compiled.can_order(table):
+        small = compiled.read_only(places, np.int32)
+        columns = {
+            name: compiled.scattered(column.to_numpy(), small, counts)
+            for name, column in table.items()
+        }
+        pieces = [{name: column[rows] for name, column in columns.items()} for rows in slices]
+        return [pd.DataFrame(piece, copy=False) for piece in pieces]
+    narrow = places.astype(np.uint16) if buckets <= _RADIX_SORTED else places
+    order = np.argsort(narrow, kind="stable")
+    return [table.take(order[rows]) for rows in slices]
 
 
 def concatenated_outputs(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
@@ -107,26 +107,26 @@ def concatenated_outputs(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
     DataFrame or Series
     """
     filled = [o for o in outputs if len(o)] or list(outputs[:1])
-    whole = dask_concat(filled) if len(filled) > 1 else filled[0]
+    result = dask_concat(filled) if len(filled) > 1 else filled[0]
     if not plan.sort:
-        return whole
-    keys = _index_keys(whole, plan)
+        return result
+    keys = _index_keys(result, plan)
     promised = [dtype_class(meta.index.get_level_values(i).dtype) for i in range(len(keys))]
     late = [p == "category" != dtype_class(k.dtype) for p, k in zip(promised, keys, strict=True)]
     if any(late):  # see ``finalize``
-        levels = enumerate(zip(keys, late, strict=True))
-        of = [categories_of(k, plan.keys[i].dtype) if is_late else k for i, (k, is_late) in levels]
-        rest = [whole.index.get_level_values(i) for i in range(len(keys), whole.index.nlevels)]
-        keys, whole = of, whole.set_axis(make_index([*of, *rest], whole.index.names))
-    return whole.take(sort_order(keys))
+        levels = zip(keys, plan.keys, late, strict=True)
+        keys = [categories_of(k, key.dtype) if is_late else k for k, key, is_late in levels]
+        rest = [result.index.get_level_values(i) for i in range(len(keys), result.index.nlevels)]
+        result = result.set_axis(make_index([*keys, *rest], result.index.names))
+    return result.take(sort_order(keys))
 
 
-def divided_outputs(whole: Any, plan: Plan, outputs: int) -> list[Any]:
-    """The groups of a finished output divided by key hash.
+def divided_outputs(output: Any, plan: Plan, outputs: int) -> list[Any]:
+    """Divide the groups of a finished output by key hash.
 
     Parameters
     ----------
-    whole : DataFrame or Series
+    output : DataFrame or Series
     plan : Plan
     outputs : int
 
@@ -134,8 +134,8 @@ def divided_outputs(whole: Any, plan: Plan, outputs: int) -> list[Any]:
     -------
     list of DataFrame or Series, of length ``outputs``
     """
-    of_row = bucket_of(_index_keys(whole, plan), _key_dtypes(plan), outputs)
-    return [whole[of_row == i] for i in range(outputs)]
+    places = bucket_of(_index_keys(output, plan), [key.dtype for key in plan.keys], outputs)
+    return [output[places == i] for i in range(outputs)]
 
 
 def _index_keys(result: Any, plan: Plan) -> list[Any]:
@@ -143,5 +143,216 @@ def _index_keys(result: Any, plan: Plan) -> list[Any]:
     return [level.to_numpy() if is_plain(level.dtype) else level.array for level in levels]
 
 
-def _key_dtypes(plan: Plan) -> list[Any]:
-    return [key.dtype for key in plan.keys]
+def bucket_of(
+    keys: Sequence[Any], dtypes: Sequence[Any], buckets: int, second: bool = False
+) -> npt.NDArray[np.int64]:
+    """The output that each row of key values belongs to, by the dtypes promised for the keys.
+
+    ``second``: whether the keys of one output are divided again, into even parts however many
+    outputs there are: by the upper bits of a product with the hash.
+    """
+    series = [pd.Series(key) for key in keys]
+    plain = isinstance(series[0].dtype, np.dtype) and series[0].dtype.kind in "iu"
+    one_number = len(keys) == 1 and plain and dtype_class(dtypes[0]) in NUMERIC
+    if one_number and not second and compiled.should_run(len(series[0])):
+        bits = compiled.read_only(series[0].to_numpy(np.float64).view(np.uint64), np.uint64)
+        places = np.empty(len(bits), np.int64)
+        loops = compiled.import_loops()
+        loops.buckets_of_bits(bits, _FIRST, _FACTOR, _LAST, buckets, places)
+        return places
+    hashes = _together([_hashes(key, d) for key, d in zip(series, dtypes, strict=True)])
+    if second:
+        hashes = (hashes * _SECOND) >> np.uint64(32)
+    return np.asarray(hashes % np.uint64(buckets), dtype=np.int64)
+
+
+def hashed_by_dask(dtype: Any) -> bool:
+    """Whether Dask's own shuffles put keys of this dtype where ``bucket_of`` puts them.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Promised by the metadata of a key.
+
+    Returns
+    -------
+    bool
+        False for dtypes that Dask hashes by the text of Python objects, or by how they are held.
+    """
+    if isinstance(dtype, pd.CategoricalDtype):
+        dtype = dtype.categories.dtype
+    cls = dtype_class(dtype)
+    if isinstance(dtype, pd.ArrowDtype):
+        return cls in ("int", "uint", "float", "string")
+    return cls in (*NUMERIC, "string", "datetime", "timedelta")
+
+
+def _together(columns: Sequence[Hashes]) -> Hashes:
+    """One hash of several, as ``pandas.util.hash_pandas_object`` makes it: CPython's for tuples."""
+    multiplier, out = np.uint64(_FACTOR), np.full(len(columns[0]), _FIRST, np.uint64)
+    for i, column in enumerate(columns):
+        out ^= column
+        out *= multiplier
+        multiplier += np.uint64(82520 + 2 * (len(columns) - i))
+    return out + np.uint64(_LAST)
+
+
+def _is_object(dtype: Any) -> bool:
+    return dtype_class(dtype) == "object"
+
+
+def _hashes(values: pd.Series, promised: Any) -> Hashes:
+    null = values.isna().to_numpy()
+    if not null.any():
+        return _of_values(values, promised)
+    result = np.empty(len(values), np.uint64)
+    result[null] = _of_null(promised)
+    result[~null] = _of_values(values[~null], promised)
+    return result
+
+
+def _of_null(promised: Any) -> np.uint64:
+    categorical = isinstance(promised, pd.CategoricalDtype)
+    cls = dtype_class(promised.categories.dtype if categorical else promised)
+    if cls in NUMERIC:
+        return np.uint64(hash_array(np.array([np.nan]))[0])
+    if cls in TEMPORAL and not categorical:
+        return np.uint64(hash_array(np.array([np.iinfo(np.int64).min]))[0])
+    null = pd.Series([None], dtype="str" if _is_object(promised) else promised)
+    hashes = pd.util.hash_pandas_object(null, index=False).to_numpy(dtype=np.uint64)
+    return np.uint64(hashes[0])
+
+
+def _of_values(values: pd.Series, promised: Any) -> Hashes:
+    """Hashes of values of which none is null."""
+    dtype = values.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        of_category = _hashes(pd.Series(dtype.categories), promised)
+        return np.asarray(of_category[values.cat.codes.to_numpy()])
+    if isinstance(promised, pd.CategoricalDtype):
+        # Dask hashes the numbers of a category as numbers, also where the metadata does not know it
+        of_objects = _is_object(promised.categories.dtype)
+        promised = np.dtype("float64") if of_objects else promised.categories.dtype
+    cls = dtype_class(dtype)
+    if cls in NUMERIC:
+        return _of_numbers(values.to_numpy(dtype=np.float64), promised)
+    if cls == "decimal":
+        # through text: both conversions are exact or correctly rounded, as float() of a Decimal is
+        text = pc.cast(pa.array(values.array), pa.string())
+        return _of_numbers(pc.cast(text, pa.float64()).to_numpy(zero_copy_only=False), promised)
+    if cls == "string":
+        return hash_text(values)
+    if cls in (*TEMPORAL, "date"):
+        unit, ticks = ticks_with_unit(values)
+        return _of_ticks(ticks, TICKS[unit], promised)
+    return _of_objects(values.to_numpy(dtype=object), promised)
+
+
+def hash_text(values: pd.Series) -> Hashes:
+    """Hashes of text, of each distinct string once: Python objects are made of nothing else."""
+    encoded = encode(values)
+    if encoded.dense:
+        codes, present = encoded.codes, np.arange(encoded.size)
+    else:
+        codes, present = densify(encoded.codes, encoded.size)
+    distinct = pd.Series(encoded.decode(present)).to_numpy(dtype=object)
+    hashes = pd.util.hash_array(distinct, categorize=False)
+    return np.asarray(hashes, np.uint64).take(codes)
+
+
+def hash_array(array: npt.NDArray[Any]) -> Hashes:
+    """Hashes of an array of NumPy."""
+    return np.asarray(pd.util.hash_array(array, categorize=len(array) > 1), dtype=np.uint64)
+
+
+def _of_numbers(floats: npt.NDArray[np.float64], promised: Any) -> Hashes:
+    if not _is_object(promised):
+        return hash_array(floats + 0.0)
+    # Dask hashes the text of Python objects
+    texts = [str(int(x)) if x.is_integer() else repr(x) for x in floats.tolist()]
+    return hash_array(np.array(texts, dtype=object))
+
+
+def ticks_with_unit(values: pd.Series) -> tuple[str, npt.NDArray[np.int64]]:
+    """Unit and integers of datetimes, durations and dates; instants for those in a time zone."""
+    if dtype_class(values.dtype) == "date":
+        days = pc.cast(pc.cast(pa.array(values.array), pa.date32()), pa.int32())
+        return "s", days.to_numpy(zero_copy_only=False).astype(np.int64) * _DAY
+    if isinstance(values.dtype, pd.ArrowDtype):
+        kind = values.dtype.pyarrow_dtype
+        return kind.unit, pc.cast(pa.array(values.array), pa.int64()).to_numpy(zero_copy_only=False)
+    return values.array.unit, np.asarray(values.array.view("int64"))
+
+
+def _of_ticks(ticks: npt.NDArray[np.int64], per_second: int, promised: Any) -> Hashes:
+    """Hashes of times in the promised unit: finer ones are rounded down, as equal times are."""
+    promised_ticks = ticks_of(promised) if dtype_class(promised) in TEMPORAL else TICKS["us"]
+    if per_second > promised_ticks:
+        ticks = ticks // (per_second // promised_ticks)
+    elif per_second < promised_ticks:
+        ticks = ticks * np.int64(promised_ticks // per_second)  # wraps alike in every partition
+    return hash_array(ticks)
+
+
+def _of_objects(objects: npt.NDArray[np.object_], promised: Any) -> Hashes:
+    """Hashes of Python objects: by text, number, time or parts, which equal objects share."""
+    hashed: dict[type, Callable[[list[Any]], Hashes]] = {
+        str: lambda some: hash_array(np.array(some, dtype=object)),
+        float: lambda some: _of_numbers(np.array(some), promised),
+        # nanoseconds since 1970, of any size
+        int: lambda some: _of_ticks(
+            np.array([n % 2**64 for n in some], np.uint64).view(np.int64), TICKS["ns"], promised
+        ),
+        tuple: lambda some: np.array([_of_tuple(parts, promised) for parts in some], np.uint64),
+        # objects that may be equal without having the same text
+        type(None): lambda some: np.zeros(len(some), np.uint64),
+    }
+    tokens = [_token(value) for value in objects]
+    kinds = np.array([type(token) for token in tokens], dtype=object)
+    result = np.empty(len(objects), np.uint64)
+    for kind in set(kinds):
+        rows = np.flatnonzero([kind is other for other in kinds])
+        result[rows] = hashed[kind]([tokens[row] for row in rows])
+    return result
+
+
+def _token(value: Any) -> str | float | int | tuple[Any, ...] | None:
+    """Text, number, nanoseconds or parts that equal objects share; else ``None``."""
+    match value:
+        case str():
+            return str(value)
+        case numbers.Number() | np.bool_():
+            return _float(value)
+        case datetime.datetime() | np.datetime64():
+            return _nanoseconds(pd.Timestamp(value))
+        case datetime.timedelta() | np.timedelta64():
+            return _nanoseconds(pd.Timedelta(value))
+        case datetime.date():
+            return (value - datetime.date(1970, 1, 1)).days * _DAY * TICKS["ns"]
+        case tuple():
+            return tuple(value)
+        case bytes() | datetime.time() | uuid.UUID() | pd.Period() | pd.Interval():
+            return str(value)
+        case _:
+            return None
+
+
+def _nanoseconds(time: Any) -> int:
+    # in its own unit: years that nanoseconds do not reach are held in coarser ones
+    ticks = time.asm8.view("int64")
+    return int(ticks) * (TICKS["ns"] // TICKS[time.unit])
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+    except TypeError:  # complex, which equals a float only where it has no imaginary part
+        return float(value.real)
+
+
+def _of_tuple(parts: tuple[Any, ...], promised: Any) -> np.uint64:
+    if not parts:
+        return np.uint64(0)
+    return np.uint64(_together([_hashes(pd.Series([p], dtype=object), promised) for p in parts])[0])

@@ -13,103 +13,88 @@ import pandas as pd
 from dask_gpuagg import exact_sums
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines.host import sketches
-from dask_gpuagg.engines.host.conform import (
+from dask_gpuagg.engines.host.dtypes import (
     DECIMAL_DIGITS,
     categories_of,
+    complex_objects,
     conform,
     holds_objects,
     list_dtype,
     natural_dtype,
     series_of,
 )
-from dask_gpuagg.engines.host.found_dtypes import complex_objects
 from dask_gpuagg.engines.host.grouping import group, is_dictionary
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
 from dask_gpuagg.plan import Output, Plan
 
 Floats = npt.NDArray[np.float64]
+Parameters = dict[str, Any]
 
 
 def finish_groups(
     keys: list[Any],
     fields: Fields,
-    tables: dict[str, pd.DataFrame],
-    reducers: dict[str, Reducer],
+    from_table: Callable[[int, Output], Any],
     plan: Plan,
     meta: Any,
 ) -> Any:
     """One row per group, one column per output.
 
-    Parameters
-    ----------
-    keys : list of arrays, each of shape (n,)
-    fields : dict of str to array of shape (n,)
-        The merged states, named ``s<position>.<field>``.
-    tables : dict of str to DataFrame
-        The pairs and rows tables, for the outputs that need them.
-    reducers : dict of str to Reducer
-        The grouping of each table's rows.
-    plan : Plan
-    meta : DataFrame or Series
-
-    Returns
-    -------
-    DataFrame or Series
+    ``fields`` are the merged states, named ``s<position>.<field>``; ``from_table`` makes an output
+    of distinct pairs, of a sketch or of whole rows, by its position.
     """
     index = make_index(keys, meta.index.names)
     dtypes = [meta.dtype] if meta.ndim == 1 else list(meta.dtypes)
     # stock Dask gives pandas whole groups then, of which pandas makes Arrow's lists
     in_whole_groups = any(output.aggregation == "median" for output in plan.outputs)
+    # each of thousands of outputs asks for its own states
+    states: dict[str, Fields] = {}
+    for name, values in fields.items():
+        state, field = name.split(".", 1)
+        states.setdefault(state, {})[field] = values
     columns: dict[int, Any] = {}
     taken: set[int] = set()
-    of_states = _by_state(fields)
-    for i, (output, dtype) in enumerate(zip(plan.outputs, dtypes, strict=True)):
+    for i, (output, promised) in enumerate(zip(plan.outputs, dtypes, strict=True)):
+        dtype = promised
         if output.kind is Kind.MERGEABLE:
-            values = _from_states(output, of_states, index)
-        elif plan.narrowed and output.kind is Kind.WHOLE:
-            values = reducers["rows"].placed(tables["rows"][f"o{i}"].to_numpy())
+            values = _from_states(output, [states[f"s{s}"] for s in output.states], index)
         else:
-            values = _from_table(output, tables, reducers, plan)
+            values = from_table(i, output)
         if output.column in plan.found:
-            found = plan.columns[output.column].dtype
-            if _is_nothing(values, found, dtype):
-                values = pd.array([None] * len(values), dtype=dtype)
+            of_column = plan.columns[output.column].dtype
+            if _is_nothing(values, of_column, promised):
+                values = pd.array([None] * len(values), dtype=promised)
             else:
-                dtype = natural_dtype(output, found, dtype)
+                dtype = natural_dtype(output, of_column, promised)
         if output.aggregation == "list" and output.column is not None and in_whole_groups:
             dtype = list_dtype(plan.columns[output.column].dtype)
         column = conform(values, dtype, output)
-        if isinstance(column, np.ndarray) and meta.ndim == 2 and column.dtype == dtypes[i]:
+        if isinstance(column, np.ndarray) and meta.ndim == 2 and column.dtype == promised:
             # a user may write to a column: not to what pandas shows read-only, nor to two at once
             start = column.__array_interface__["data"][0]
             own = column.flags.writeable and start not in taken
             columns[i] = column if own else column.copy()
             taken.add(start)
             continue
+        if dtype_class(promised) == "category" != dtype_class(column.dtype):
+            column = categories_of(column, promised)  # or outputs could not be concatenated
         # Python objects stay objects, also where all are strings or times
-        held = object if holds_objects(column) else None
-        columns[i] = pd.Series(column, index=index, dtype=held)
-        if dtype_class(dtypes[i]) == "category" and dtype_class(column.dtype) != "category":
-            # or outputs could not be concatenated
-            columns[i] = pd.Series(categories_of(column, dtypes[i]), index=index)
+        columns[i] = pd.Series(column, index, dtype=object if holds_objects(column) else None)
     if meta.ndim == 1:
         result: Any = columns[0].rename(meta.name)
     else:
         result = pd.DataFrame(columns, index=index, copy=False)
         # a user may name them: those of the metadata stay as they are
         result.columns = meta.columns.view()
-    if plan.sort:
-        result = result.take(sort_order(keys))
-    return result
+    return result.take(sort_order(keys)) if plan.sort else result
 
 
-def _is_nothing(values: Any, found: Any, promised: Any) -> bool:
+def _is_nothing(values: Any, dtype: Any, promised: Any) -> bool:
     """Whether an output has NaN alone, which partitions without any text or number hold.
 
     The promised dtype has nulls of its own, and other outputs have it.
     """
-    floats = isinstance(found, np.dtype) and dtype_class(found) == "float"
+    floats = isinstance(dtype, np.dtype) and dtype_class(dtype) == "float"
     null = floats and isinstance(promised, pd.api.extensions.ExtensionDtype)
     return null and bool(pd.isna(values).all())
 
@@ -167,7 +152,10 @@ def make_index(keys: list[Any], names: Any) -> pd.Index:
         return pd.Index(keys[0], name=names[0], copy=False)
     # pandas writes out the text of a dictionary of Arrow's, and fails where it is null
     coded = {i: key.dtype for i, key in enumerate(keys) if is_dictionary(key.dtype)}
-    texts = [k.astype(_text_of(k.dtype)) if i in coded else k for i, k in enumerate(keys)]
+    texts = [
+        key.astype(pd.ArrowDtype(key.dtype.pyarrow_dtype.value_type)) if i in coded else key
+        for i, key in enumerate(keys)
+    ]
     index = pd.MultiIndex.from_arrays([_one_zero(k) for k in texts], names=names)
     for i, dtype in coded.items():
         index = index.set_levels(index.levels[i].astype(dtype), level=i)
@@ -181,13 +169,9 @@ def _one_zero(key: Any) -> Any:
     zeros = np.flatnonzero((key == 0).to_numpy(dtype=bool, na_value=False))
     if not len(zeros):
         return key
-    made = key.copy()
-    made[zeros] = key[zeros[0]]
-    return made
-
-
-def _text_of(dictionary: pd.ArrowDtype) -> pd.ArrowDtype:
-    return pd.ArrowDtype(dictionary.pyarrow_dtype.value_type)
+    changed = key.copy()
+    changed[zeros] = key[zeros[0]]
+    return changed
 
 
 def sort_order(keys: list[Any]) -> npt.NDArray[np.int64]:
@@ -197,7 +181,7 @@ def sort_order(keys: list[Any]) -> npt.NDArray[np.int64]:
 
 def ranks(keys: list[Any]) -> list[npt.NDArray[np.int64]]:
     """For each key an integer per row, in the order of its values; nulls are last."""
-    found = []
+    result = []
     for key in keys:
         if isinstance(key, pd.Categorical):
             codes, size = key.codes.astype(np.int64), len(key.categories)
@@ -206,21 +190,14 @@ def ranks(keys: list[Any]) -> list[npt.NDArray[np.int64]]:
             plain = isinstance(key, pd.arrays.NumpyExtensionArray)
             codes, uniques = pd.factorize(key.to_numpy() if plain else key, sort=True)
             size = len(uniques)
-        found.append(np.where(codes < 0, size, codes))
-    return found
+        result.append(np.where(codes < 0, size, codes))
+    return result
 
 
-def _by_state(fields: Fields) -> dict[str, Fields]:
-    """The fields of each state, by its name: of thousands of outputs, each asks for its own."""
-    found: dict[str, Fields] = {}
-    for name, values in fields.items():
-        state, field = name.split(".", 1)
-        found.setdefault(state, {})[field] = values
-    return found
+# Outputs of states.
 
 
-def _from_states(output: Output, of_states: dict[str, Fields], index: pd.Index) -> Any:
-    states = [of_states[f"s{i}"] for i in output.states]
+def _from_states(output: Output, states: list[Fields], index: pd.Index) -> Any:
     if output.custom is not None:
         columns = [pd.Series(v, index=index) for v in states[0].values()]
         if output.custom.finalize is None:
@@ -236,20 +213,7 @@ def _from_states(output: Output, of_states: dict[str, Fields], index: pd.Index) 
     return finish(merged, dict(output.parameters))
 
 
-def _from_table(
-    output: Output, tables: dict[str, pd.DataFrame], reducers: dict[str, Reducer], plan: Plan
-) -> Any:
-    """An output of pairs, of a sketch, or of whole rows."""
-    name = plan.table_of(output)
-    table, reducer = tables[name], reducers[name]
-    if output.kind is Kind.SKETCH:
-        fields = {c: table[c].to_numpy() for c in table.columns}
-        return sketches.finish(output, reducer.codes, reducer.n, fields)
-    column = f"v{output.column}" if output.kind is Kind.WHOLE else "v"
-    return _WHOLE[output.aggregation](reducer, table[column], output)
-
-
-def _sum(state: Fields, parameters: dict[str, Any]) -> Any:
+def _sum(state: Fields, parameters: Parameters) -> Any:
     if "sum" not in state:
         return exact_sums.total(state, np)
     if isinstance(state["sum"], np.ndarray) and state["sum"].dtype.kind in "biufc":
@@ -259,20 +223,22 @@ def _sum(state: Fields, parameters: dict[str, Any]) -> Any:
     return (sums if nothing is None else sums.where(sums.notna(), nothing)).array
 
 
-# what no value adds up to, by the class of a sum that is null of none
+# the sum of no values, by the class of one that is null
 _OF_NOTHING: dict[str, Any] = {"object": 0, "string": "", "timedelta": pd.Timedelta(0)}
 
 
-def _mean(state: Fields, parameters: dict[str, Any]) -> Any:
+def _mean(state: Fields, parameters: Parameters) -> Any:
     n = state["n"]
     if "hi" in state:
-        return _mean_of_limbs(state)
-    if "sum" not in state:
-        state = {"sum": exact_sums.total(state, np)}
-    if not isinstance(state["sum"], np.ndarray):
-        return _mean_of_decimals(state["sum"], n)
+        # the sum is exact; one rounding to float64 and truncation give pandas' result
+        ticks = state["hi"].astype(np.float64) * 2.0**32 + state["lo"]
+        means = (ticks / np.maximum(n, 1)).astype(np.int64)
+        return np.where(n == 0, np.iinfo(np.int64).min, means)  # the pattern of NaT
+    sums = state["sum"] if "sum" in state else exact_sums.total(state, np)
+    if not isinstance(sums, np.ndarray):
+        return _mean_of_decimals(sums, n)
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean: Floats = state["sum"] / np.where(n == 0, np.nan, n)
+        mean: Floats = sums / np.where(n == 0, np.nan, n)
     return mean
 
 
@@ -285,30 +251,21 @@ def _mean_of_decimals(sums: Any, n: npt.NDArray[np.int64]) -> npt.NDArray[np.obj
     return means
 
 
-def _mean_of_limbs(state: Fields) -> npt.NDArray[np.int64]:
-    # the sum is exact; one rounding to float64 and truncation give pandas' result
-    n = state["n"]
-    total = state["hi"].astype(np.float64) * 2.0**32 + state["lo"]
-    ticks = (total / np.maximum(n, 1)).astype(np.int64)
-    return np.where(n == 0, np.iinfo(np.int64).min, ticks)  # the pattern of NaT
-
-
-def _spread(power: int) -> Callable[[Fields, dict[str, Any]], Floats]:
+def _spread(power: int) -> Callable[[Fields, Parameters], Floats]:
     """Variance, standard deviation or standard error, by ``Aggregation.power``."""
 
-    def spread(state: Fields, parameters: dict[str, Any]) -> Floats:
+    def spread(state: Fields, parameters: Parameters) -> Floats:
         freedom = state["n"] - parameters.get("ddof", 1)
         with np.errstate(invalid="ignore", divide="ignore"):
-            made: Floats = np.where(freedom > 0, state["m2"] / freedom, np.nan)
-            if power:
-                made = np.sqrt(made)
-            return made / np.sqrt(state["n"]) if power == 2 else made
+            variance: Floats = np.where(freedom > 0, state["m2"] / freedom, np.nan)
+            deviation = np.sqrt(variance) if power else variance
+            return deviation / np.sqrt(state["n"]) if power == 2 else deviation
 
     return spread
 
 
-def _label(name: str) -> Callable[[Fields, dict[str, Any]], Any]:
-    def label(state: Fields, parameters: dict[str, Any]) -> Any:
+def _label(name: str) -> Callable[[Fields, Parameters], Any]:
+    def label(state: Fields, parameters: Parameters) -> Any:
         skipna = parameters.get("skipna", True)
         if skipna and pd.isna(state["value"]).any():
             raise ValueError(f"{name} with skipna=True encountered all NA values in a group.")
@@ -319,39 +276,54 @@ def _label(name: str) -> Callable[[Fields, dict[str, Any]], Any]:
     return label
 
 
-def _cov(state: Fields, parameters: dict[str, Any]) -> Floats:
+_FINISH: dict[str, Callable[[Fields, Parameters], Any]] = {
+    "sum": _sum,
+    "mean": _mean,
+    **{a.name: _spread(a.power) for a in REGISTRY.values() if a.power is not None},
+    "idxmin": _label("idxmin"),
+    "idxmax": _label("idxmax"),
+}
+
+
+def _cov(state: Fields, parameters: Parameters) -> Floats:
     freedom = state["n"] - parameters.get("ddof", 1)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(freedom > 0, state["cxy"] / freedom, np.nan)
 
 
-def _corr(state: Fields, parameters: dict[str, Any]) -> Floats:
+def _corr(state: Fields, parameters: Parameters) -> Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
         corr = state["cxy"] / np.sqrt(state["cxx"] * state["cyy"])
     return np.asarray(np.clip(corr, -1.0, 1.0))
 
 
-def _nunique(reducer: Reducer, values: pd.Series, output: Output) -> Any:
+_MATRIX: dict[str, Callable[[Fields, Parameters], Floats]] = {"cov": _cov, "corr": _corr}
+
+
+# Outputs of distinct pairs and of whole rows.
+
+
+def _nunique(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
     return reducer.count(values.notna().to_numpy())
 
 
-def _unique(reducer: Reducer, values: pd.Series, output: Output) -> Any:
+def _unique(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
     # pandas gives no groups the dtype of the values
     return reducer.by(values).unique().astype(object).array
 
 
-def _median(reducer: Reducer, values: pd.Series, output: Output) -> Any:
+def _median(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
     if values.dtype == object:  # truths beside numbers, of several partitions
         values = complex_objects(values)
-    made = reducer.medians(values)
-    return reducer.by(values).median().array if made is None else made
+    medians = reducer.medians(values)
+    return reducer.by(values).median().array if medians is None else medians
 
 
-def _quantile(reducer: Reducer, values: pd.Series, output: Output) -> Any:
-    return reducer.by(values).quantile(**dict(output.parameters)).array
+def _quantile(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
+    return reducer.by(values).quantile(**parameters).array
 
 
-def _list(reducer: Reducer, values: pd.Series, output: Output) -> Any:
+def _list(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
     lists = np.empty(reducer.n, dtype=object)
     objects = values.astype(object).to_numpy()
     order = np.argsort(reducer.codes, kind="stable")
@@ -361,17 +333,8 @@ def _list(reducer: Reducer, values: pd.Series, output: Output) -> Any:
     return lists
 
 
-_FINISH: dict[str, Callable[[Fields, dict[str, Any]], Any]] = {
-    "sum": _sum,
-    "mean": _mean,
-    **{a.name: _spread(a.power) for a in REGISTRY.values() if a.power is not None},
-    "idxmin": _label("idxmin"),
-    "idxmax": _label("idxmax"),
-}
-
-_MATRIX: dict[str, Callable[[Fields, dict[str, Any]], Floats]] = {"cov": _cov, "corr": _corr}
-
-_WHOLE: dict[str, Callable[[Reducer, pd.Series, Output], Any]] = {
+# by the groups of a table's rows, the column of values, and the output's parameters
+WHOLE: dict[str, Callable[[Reducer, pd.Series, Parameters], Any]] = {
     "nunique": _nunique,
     "unique": _unique,
     "median": _median,

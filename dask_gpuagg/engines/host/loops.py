@@ -1,4 +1,4 @@
-"""The compiled loops of the host engine: one read of the rows for everything that is wanted.
+"""The compiled loops of the host engine: one read of the rows for all that a call asks for.
 
 Every array comes in one dtype and read-only where it is only read, so that each function is
 compiled for one signature (``reduce_integers`` for two). Steps that write to arrays are repeated in
@@ -26,17 +26,16 @@ log = logging.getLogger(__name__)
 def compiled(function: F) -> F:
     """Compile at the first call, without the GIL; the machine code is kept if it can be."""
     try:
-        made = numba.njit(nogil=True, cache=True)(function)
+        return cast(F, numba.njit(nogil=True, cache=True)(function))
     except RuntimeError as error:
         # no directory can be written: every process compiles for itself
         if "cannot cache" not in str(error):
             raise
         log.warning("%s", error)
-        made = numba.njit(nogil=True)(function)
-    return cast(F, made)
+        return cast(F, numba.njit(nogil=True)(function))
 
 
-# what a row of the accumulators of reduce_floats holds; one row per group, so that a group's
+# columns of the accumulators of reduce_floats; one row per group, so that a group's
 # fields share a cache line
 COUNT, LOST, SUM, MIN, MAX, MEAN, M2 = range(7)
 
@@ -88,6 +87,32 @@ def reduce_floats(
 
 
 @compiled
+def sum_columns(
+    codes: Array, columns: Any, acc: Array, lanes: int, skipna: bool, counts: bool
+) -> None:
+    """Sum a tuple of columns, and count their values, as ``reduce_floats`` does each.
+
+    Memory answers the reads of several columns at a time, and an addition to one does not wait for
+    those to the others. Without a branch additions to several groups overlap as well. ``acc`` has
+    shape (groups * lanes, columns, 3).
+    """
+    for i in range(len(codes)):
+        g = np.uint64(codes[i] * lanes + (i & (lanes - 1)))
+        for j in range(len(columns)):
+            x = columns[j][i]
+            valid = not (skipna and x != x)
+            if counts:
+                acc[g, j, COUNT] += 1.0 if valid else 0.0
+            before, gone = acc[g, j, SUM], acc[g, j, LOST]
+            y = x - gone
+            after = before + y
+            lost = after - before - y
+            lost = lost if lost - lost == 0.0 else 0.0
+            acc[g, j, SUM] = after if valid else before
+            acc[g, j, LOST] = lost if valid else gone
+
+
+@compiled
 def reduce_integers(codes: Array, values: Array, acc: Array, sums: bool, extremes: bool) -> None:
     """Add rows to accumulators (sum, min, max) in the dtype of the values; sums wrap."""
     for i in range(len(codes)):
@@ -110,7 +135,7 @@ def count_rows(codes: Array, counts: Array) -> None:
 
 @compiled
 def number_integers(
-    values: Array, low: int, numbers: Array, present: Array, found: int, codes: Array
+    values: Array, low: int, numbers: Array, present: Array, distinct: int, codes: Array
 ) -> int:
     """Number distinct integers in order of appearance, by direct addressing.
 
@@ -121,12 +146,12 @@ def number_integers(
         slot = np.uint64(values[i] - low)
         number = numbers[slot]
         if number == 0:
-            present[found] = slot
-            found += 1
-            number = np.int32(found)
+            present[distinct] = slot
+            distinct += 1
+            number = np.int32(distinct)
             numbers[slot] = number
         codes[i] = number - 1
-    return found
+    return distinct
 
 
 @compiled
@@ -134,17 +159,17 @@ def number_pairs(
     left: Array, right: Array, radix: int, numbers: Array, present: Array, codes: Array
 ) -> int:
     """Number distinct pairs in order of appearance; the slot of one is ``left * radix + right``."""
-    found = 0
+    distinct = 0
     for i in range(len(left)):
         slot = np.uint64(np.int64(left[i]) * radix + right[i])
         number = numbers[slot]
         if number == 0:
-            present[found] = slot
-            found += 1
-            number = np.int32(found)
+            present[distinct] = slot
+            distinct += 1
+            number = np.int32(distinct)
             numbers[slot] = number
         codes[i] = number - 1
-    return found
+    return distinct
 
 
 @compiled
@@ -155,16 +180,16 @@ def first_of_slots(
 
     ``seen`` has one bit, initially 0, for each ``code * span + value - low``.
     """
-    found = 0
+    distinct = 0
     for i in range(len(codes)):
         slot = np.uint64(codes[i] * span + (values[i] - low))
         word, bit = slot >> np.uint64(6), slot & np.uint64(63)
         old = seen[word]
         seen[word] = old | (np.uint64(1) << bit)
         # always stored: a branch would be mispredicted
-        rows[found] = i
-        found += int((old >> bit) & np.uint64(1) == 0)
-    return found
+        rows[distinct] = i
+        distinct += int((old >> bit) & np.uint64(1) == 0)
+    return distinct
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -189,7 +214,7 @@ def first_of_pairs(codes: Array, bits: Array, table: Array, shift: int, rows: Ar
     of a pair. Row numbers instead of pairs keep it small: most look-ups that leave the cache are
     those of pairs that are new, which read nothing else.
     """
-    found = 0
+    distinct = 0
     last = np.uint64(len(table) - 1)
     for i in range(len(codes)):
         code, of_row = codes[i], bits[i]
@@ -198,14 +223,14 @@ def first_of_pairs(codes: Array, bits: Array, table: Array, shift: int, rows: Ar
             row = table[slot]
             if row == 0:
                 table[slot] = i + 1
-                rows[found] = i
-                found += 1
+                rows[distinct] = i
+                distinct += 1
                 break
             first = np.uint64(row - 1)
             if bits[first] == of_row and codes[first] == code:
                 break
             slot = (slot + np.uint64(1)) & last
-    return found
+    return distinct
 
 
 @compiled
@@ -215,7 +240,7 @@ def number_hashed(values: Array, table: Array, shift: int, present: Array, codes
     ``table`` has ``2 ** (64 - shift)`` slots, more than there are rows: 0, or one plus a number;
     ``present`` holds the integer of every number. Returns how many there are.
     """
-    found = 0
+    distinct = 0
     last = np.uint64(len(table) - 1)
     for i in range(len(values)):
         value = values[i]
@@ -223,16 +248,16 @@ def number_hashed(values: Array, table: Array, shift: int, present: Array, codes
         while True:
             number = table[slot]
             if number == 0:
-                present[found] = value
-                found += 1
-                table[slot] = found
-                codes[i] = found - 1
+                present[distinct] = value
+                distinct += 1
+                table[slot] = distinct
+                codes[i] = distinct - 1
                 break
             if present[np.uint64(number - 1)] == value:
                 codes[i] = number - 1
                 break
             slot = (slot + np.uint64(1)) & last
-    return found
+    return distinct
 
 
 # rows of a step of the string loops: their temporaries stay in the first-level cache
@@ -253,10 +278,10 @@ def _word(text: Array, at: int) -> Any:
 def differing_bits(text: Array, start: int, length: int, rows: int) -> Any:
     """The bits in which any word at ``start + i * length`` differs from the first one."""
     first = _word(text, start)
-    found = np.uint64(0)
+    differing = np.uint64(0)
     for i in range(rows):
-        found |= _word(text, start + i * length) ^ first
-    return found
+        differing |= _word(text, start + i * length) ^ first
+    return differing
 
 
 @compiled
@@ -269,44 +294,26 @@ def same_lengths(offsets: Array, length: int) -> bool:
 
 
 @compiled
-def number_strings(
-    text: Array,
-    length: int,
-    runs: Array,
-    numbers: Array,
-    present: Array,
-    codes: Array,
-) -> int:
-    """Number distinct strings of one length, whose packed bits address directly.
+def pack_strings(text: Array, first: int, length: int, runs: Array, codes: Array) -> None:
+    """Pack strings of one length, the first of which begins at ``first``, into integers.
 
     ``runs`` has rows (first byte of the word, position in the word, mask, position in the
     code), those of one word next to each other; see ``strings.Packing``.
     """
-    found = 0
     words = np.empty(_STEP, np.uint64)
-    slots = np.empty(_STEP, np.uint64)
     for begin in range(0, len(codes), _STEP):
         rows = min(_STEP, len(codes) - begin)
-        slots[:] = 0
+        codes[begin : begin + rows] = 0
         loaded = np.int64(-1)
         for k in range(len(runs)):
             start, at, mask, to = runs[k, 0], runs[k, 1], runs[k, 2], runs[k, 3]
             if start != loaded:
                 for j in range(rows):
-                    words[j] = _word(text, start + (begin + j) * length)
+                    words[j] = _word(text, first + start + (begin + j) * length)
                 loaded = start
             for j in range(rows):
-                slots[j] |= ((words[j] >> np.uint64(at)) & np.uint64(mask)) << np.uint64(to)
-        for j in range(rows):
-            slot = slots[j]
-            number = numbers[slot]
-            if number == 0:
-                present[found] = slot
-                found += 1
-                number = np.int32(found)
-                numbers[slot] = number
-            codes[begin + j] = number - 1
-    return found
+                part = (words[j] >> np.uint64(at)) & np.uint64(mask)
+                codes[np.uint64(begin + j)] |= part << np.uint64(to)
 
 
 @compiled
@@ -339,7 +346,7 @@ def number_texts(
     then twice as many, and so on: few strings stay in the cache. ``rows`` holds the first row of
     every number, ``hashes`` its hash. Returns how many there are.
     """
-    found = 0
+    distinct = 0
     shift, last = np.uint64(64 - bits), np.uint64((1 << bits) - 1)
     for i in range(len(codes)):
         begin, end = offsets[i], offsets[i + 1]
@@ -356,11 +363,11 @@ def number_texts(
         while True:
             number = table[slot]
             if number == 0:
-                rows[found] = i
-                hashes[found] = h
-                found += 1
-                table[slot] = found
-                codes[i] = found - 1
+                rows[distinct] = i
+                hashes[distinct] = h
+                distinct += 1
+                table[slot] = distinct
+                codes[i] = distinct - 1
                 break
             if hashes[np.uint64(number - 1)] == h:
                 same = short
@@ -377,13 +384,180 @@ def number_texts(
                     codes[i] = number - 1
                     break
             slot = (slot + np.uint64(1)) & last
-        if 2 * found > (1 << bits):
+        if 2 * distinct > (1 << bits):
             bits += 1
             shift, last = np.uint64(64 - bits), np.uint64((1 << bits) - 1)
             table[: 1 << bits] = 0
-            for k in range(found):
+            for k in range(distinct):
                 slot = (hashes[k] * _GOLDEN) >> shift
                 while table[slot] != 0:
                     slot = (slot + np.uint64(1)) & last
                 table[slot] = k + 1
-    return found
+    return distinct
+
+
+_EXPONENT = np.uint64(0x7FF)
+_MANTISSA = np.uint64((1 << 52) - 1)
+_IMPLICIT = np.uint64(1 << 52)
+_LOW = np.uint64(0xFFFFFFFF)
+_ONE, _BIN, _WIDTH, _SIGN = np.uint64(1), np.uint64(5), np.uint64(32), np.uint64(63)
+_IN_BIN, _DIGITS = np.uint64(31), np.uint64(52)
+
+
+@compiled
+def exponents(bits: Array) -> tuple[np.uint64, np.uint64]:
+    """The least and the greatest exponent of float64 that are not zero; 0x7ff and 0 of none."""
+    least, most = _EXPONENT, np.uint64(0)
+    for i in range(len(bits)):
+        exponent = (bits[i] >> _DIGITS) & _EXPONENT
+        zero = (bits[i] << _ONE) == np.uint64(0)
+        least = min(least, _EXPONENT if zero else exponent)
+        most = max(most, exponent)
+    return least, most
+
+
+@compiled
+def add_slices(codes: Array, bits: Array, acc: Array, low: int) -> None:
+    """Add the slices of float64 to bins of int64 of shape (groups, bins), from bin ``low`` on."""
+    for i in range(len(codes)):
+        word = bits[i]
+        exponent = (word >> _DIGITS) & _EXPONENT
+        mantissa = word & _MANTISSA
+        if exponent == np.uint64(0):
+            if mantissa == np.uint64(0):
+                continue
+            exponent = _ONE
+        elif exponent == _EXPONENT:
+            continue
+        else:
+            mantissa |= _IMPLICIT
+        start = exponent - _ONE
+        shift = start & _IN_BIN
+        lower = mantissa << shift
+        upper = (mantissa >> _ONE) >> (_SIGN - shift)
+        sign = np.int64(1) - np.int64(word >> _SIGN << _ONE)
+        g = np.uint64(codes[i])
+        j = np.uint64(np.int64(start >> _BIN) - low)
+        acc[g, j] += sign * np.int64(lower & _LOW)
+        acc[g, j + _ONE] += sign * np.int64(lower >> _WIDTH)
+        acc[g, j + _ONE + _ONE] += sign * np.int64(upper)
+
+
+@compiled
+def scatter(places: Array, starts: Array, values: Array, out: Array) -> None:
+    """Write values to the places that they belong to, one after the other in each.
+
+    ``starts`` has the position of the first value of each place, and is moved to the last's end.
+    """
+    for i in range(len(places)):
+        place = np.uint64(places[i])
+        at = starts[place]
+        starts[place] = at + 1
+        out[np.uint64(at)] = values[i]
+
+
+@compiled
+def select_in(values: Array, left: int, right: int, at: int) -> None:
+    """Reorder a run so that ``at`` holds what it would if the run were sorted.
+
+    Hoare's selection, as pandas has it. Places from ``left`` to ``right``, which is in it.
+    """
+    while left < right:
+        x = values[at]
+        i, j = left, right
+        while True:
+            while values[i] < x:
+                i += 1
+            while x < values[j]:
+                j -= 1
+            if i <= j:
+                values[i], values[j] = values[j], values[i]
+                i += 1
+                j -= 1
+            if i > j:
+                break
+        if j < at:
+            left = i
+        if at < i:
+            right = j
+
+
+@compiled
+def select(values: Array, ends: Array, ranks: Array, out: Array) -> None:
+    """The values of each run that have ranks, unless these are negative; runs are reordered.
+
+    ``ranks`` and ``out`` have shape (statistics, runs); a run's ranks descend.
+    """
+    start = 0
+    for g in range(len(ends)):
+        last = ends[g] - 1
+        for j in range(len(ranks)):
+            if ranks[j, g] < 0:
+                continue
+            at = start + ranks[j, g]
+            if at == last:
+                # the largest of the values below the rank before
+                for i in range(start, last):
+                    if values[i] > values[last]:
+                        values[i], values[last] = values[last], values[i]
+            elif at < last:
+                select_in(values, start, last, at)
+            out[j, g] = values[at]
+            last = at - 1
+        start = ends[g]
+
+
+@compiled
+def buckets_of_bits(
+    bits: Array, first: int, factor: int, last: int, number: int, out: Array
+) -> None:
+    """The output of each row by the hash of its only key: ``pandas.util.hash_array`` of float64.
+
+    ``first``, ``factor`` and ``last`` make the hash of a row of that of its key.
+    """
+    for i in range(len(bits)):
+        h = bits[i]
+        # -0.0 is 0.0
+        if h == np.uint64(0x8000000000000000):
+            h = np.uint64(0)
+        h ^= h >> np.uint64(30)
+        h *= np.uint64(0xBF58476D1CE4E5B9)
+        h ^= h >> np.uint64(27)
+        h *= np.uint64(0x94D049BB133111EB)
+        h ^= h >> np.uint64(31)
+        h = (h ^ np.uint64(first)) * np.uint64(factor) + np.uint64(last)
+        out[i] = h % np.uint64(number)
+
+
+@compiled
+def count_sides(
+    codes: Array,
+    values: Array,
+    lows: Array,
+    highs: Array,
+    counts: Array,
+    of_row: Array,
+    kept: Array,
+    at: int,
+) -> int:
+    """Count rows below, at and between the ends of their group's bracket; keep those between.
+
+    ``counts`` has a row of five sides for each group. Group and value of a row that is kept are
+    written from ``at`` on; the place behind the last one is returned. NaN are no values.
+    """
+    for i in range(len(codes)):
+        x = values[i]
+        if x != x:
+            continue
+        g = np.uint64(codes[i])
+        low, high = lows[g], highs[g]
+        # without a branch, which would be mispredicted for every other row; where both ends are
+        # one value, it is the low end
+        beyond = np.uint64(x > low)
+        side = np.uint64(x >= low) + beyond
+        side += beyond * (np.uint64(x >= high) + np.uint64(x > high))
+        counts[g, side] += 1
+        of_row[at] = codes[i]
+        kept[at] = x
+        at += side == np.uint64(2)
+    return at

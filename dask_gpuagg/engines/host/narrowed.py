@@ -11,13 +11,19 @@ import numpy.typing as npt
 import pandas as pd
 
 from dask_gpuagg.aggregations import Kind
-from dask_gpuagg.engines.host import fused, ordered
-from dask_gpuagg.engines.host.exchange import keys_of
-from dask_gpuagg.engines.host.grouping import group
-from dask_gpuagg.engines.host.interpolated import interpolated
-from dask_gpuagg.engines.host.stacking import stack, stack_series
-from dask_gpuagg.narrowing import ERRORS, SPARE, Target, share_inside, target_of, targets
-from dask_gpuagg.plan import Plan
+from dask_gpuagg.engines.host import compiled
+from dask_gpuagg.engines.host.grouping import Groups, group
+from dask_gpuagg.engines.host.stacking import keys_of, stack, stack_series
+from dask_gpuagg.narrowing import (
+    ERRORS,
+    SPARE,
+    Target,
+    interpolation_of,
+    share_inside,
+    target_of,
+    targets,
+)
+from dask_gpuagg.plan import Output, Plan
 
 Array = npt.NDArray[Any]
 
@@ -69,20 +75,17 @@ def sample(run: Sequence[Any], plan: Plan, stride: int) -> pd.DataFrame:
     DataFrame
         Columns ``k0``, ``k1`` and so on, and ``v`` with the position of each column.
     """
-    return stack([_sampled(part.keys, part.columns, plan, stride) for part in run])
-
-
-def _sampled(
-    keys: Sequence[pd.Series], columns: Sequence[pd.Series], plan: Plan, stride: int
-) -> pd.DataFrame:
-    rows = len(keys[0])
-    # not at equal distances: rows may have a period
-    places = np.arange(0, rows, stride)
-    places += np.random.default_rng(rows).integers(0, stride, len(places))
-    places = np.minimum(places, rows - 1)
-    found = {f"k{i}": key.array.take(places) for i, key in enumerate(keys)}
-    found |= {f"v{c}": columns[c].array.take(places) for c in plan.rows}
-    return pd.DataFrame(found, copy=False)
+    sampled = []
+    for part in run:
+        rows = len(part.keys[0])
+        # not at equal distances: rows may have a period
+        places = np.arange(0, rows, stride)
+        places += np.random.default_rng(rows).integers(0, stride, len(places))
+        places = np.minimum(places, rows - 1)
+        taken = {f"k{i}": key.array.take(places) for i, key in enumerate(part.keys)}
+        taken |= {f"v{c}": part.columns[c].array.take(places) for c in plan.rows}
+        sampled.append(pd.DataFrame(taken, copy=False))
+    return stack(sampled)
 
 
 def is_ready() -> bool:
@@ -100,7 +103,7 @@ def aim(samples: Sequence[pd.DataFrame], plan: Plan) -> Brackets:
     stacked = stack(list(samples))
     dropna = plan.dropna and not plan.drops_late
     groups = group(keys_of(stacked), dropna)
-    table = pd.DataFrame({f"k{i}": key for i, key in enumerate(groups.keys)}, copy=False)
+    table = _key_table(groups)
     ends = []
     for target in targets(plan):
         dtype = plan.columns[target.column].dtype
@@ -115,10 +118,14 @@ def aim(samples: Sequence[pd.DataFrame], plan: Plan) -> Brackets:
     return Brackets(table, ends, others=True, inside=inside)
 
 
+def _key_table(groups: Groups) -> pd.DataFrame:
+    return pd.DataFrame({f"k{i}": key for i, key in enumerate(groups.keys)}, copy=False)
+
+
 def _aimed(codes: Array, n: int, values: Array, q: float) -> tuple[Array, Array]:
     counts = np.bincount(codes, minlength=n)
     starts = np.cumsum(counts) - counts
-    sorted_values = values[ordered.order_within(codes, n, values)]
+    sorted_values = values[compiled.order_within(codes, n, values)]
     middle = q * counts - 0.5
     margin = ERRORS * np.sqrt(counts * q * (1.0 - q)) + SPARE
     low, high = np.floor(middle - margin).astype(np.int64), np.ceil(middle + margin).astype(int)
@@ -159,16 +166,16 @@ def count(
     Counted
     """
     groups = group(keys, plan.dropna and not plan.drops_late)
-    table = pd.DataFrame({f"k{i}": key for i, key in enumerate(groups.keys)}, copy=False)
+    table = _key_table(groups)
     places = _places(table, brackets.keys)
     counts, kept = [], []
     for target, ends in zip(targets(plan), brackets.ends, strict=True):
         column, wide = columns[target.column], ends[0].dtype
         values, codes = _plain(column, groups.kept, groups.codes, wide)
         lows, highs = _ends_of(places, ends, brackets.others)
-        made = _counted(codes, groups.n, values, lows, highs)
-        counts.append(made[0])
-        kept.append(made[1:])
+        sides, *inside = _counted(codes, groups.n, values, lows, highs)
+        counts.append(sides)
+        kept.append(tuple(inside))
     return {"keys": table, "counts": counts, "kept": kept}
 
 
@@ -191,10 +198,9 @@ def _places(table: pd.DataFrame, among: pd.DataFrame) -> Array:
     pairs = zip(keys_of(among), keys_of(table), strict=True)
     together = group([stack_series(pair) for pair in pairs], dropna=False)
     of_other, of_group = np.split(together.codes, [len(among)])
-    places = np.full(together.n, -1)
+    places: Array = np.full(together.n, -1)
     places[of_other] = np.arange(len(among))
-    found: Array = places[of_group]
-    return found
+    return np.asarray(places[of_group])
 
 
 def _ends_of(places: Array, ends: tuple[Array, Array], others: bool) -> tuple[Array, Array]:
@@ -212,7 +218,7 @@ def _counted(
 ) -> tuple[Array, Array, Array]:
     """Counts of each group's sides; group and value of each row inside."""
     counts = np.zeros((n, SIDES), np.int64)
-    if not fused.usable(len(codes), n):
+    if not compiled.should_run(len(codes), n):
         values = values.astype(lows.dtype, copy=False)
         if values.dtype.kind == "f":
             valid = ~np.isnan(values)
@@ -224,56 +230,44 @@ def _counted(
         np.add.at(counts, (codes, sides), 1)
         inside = sides == INSIDE
         return counts, codes[inside], values[inside]
-    from dask_gpuagg.engines.host import loops_order
-
-    codes = fused.frozen(codes, np.int32)
+    codes = compiled.read_only(codes, np.int32)
     # memory that is not written to takes no room; a row that is not kept is overwritten
     of_row, kept = np.empty(len(codes) + 1, np.int32), np.empty(len(codes) + 1, lows.dtype)
-    ends = fused.frozen(lows, lows.dtype), fused.frozen(highs, lows.dtype)
+    ends = compiled.read_only(lows, lows.dtype), compiled.read_only(highs, lows.dtype)
     at = 0
-    for start, block in fused.blocks(values, lows.dtype):
+    for start, block in compiled.blocks(values, lows.dtype):
         of_block = codes[start : start + len(block)]
-        at = loops_order.count_sides(of_block, block, *ends, counts, of_row, kept, at)
+        at = compiled.import_loops().count_sides(of_block, block, *ends, counts, of_row, kept, at)
     return counts, of_row[:at].copy(), kept[:at].copy()
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Ranked:
-    """The wanted ranks of each group, and where they lie.
+    """For each group the ranks on either side of a quantile, and where they lie.
 
-    Attributes
-    ----------
-    rows : ndarray of int64, shape (groups,)
-        Values of each group.
-    lower, upper : ndarray of int64, shape (groups,)
-        Ranks of the order statistics on either side of the quantile.
-    sides : (ndarray, ndarray)
-        Of both ranks.
-    before : ndarray of int64
-        Rows below those inside.
+    ``rows`` are the values of each group, ``before`` those below the ones inside. ``ranks`` has the
+    upper and the lower ones, ``sides`` those of both.
     """
 
     rows: Array
-    lower: Array
-    upper: Array
-    sides: tuple[Array, Array]
     before: Array
+    ranks: Array
+    sides: Array
 
     @classmethod
     def of(cls, counts: Array, q: float) -> _Ranked:
         # side by side: of many groups a sum of five is slow in each row
         upto = np.cumsum(np.ascontiguousarray(counts.T), axis=0)
-        rows = upto[-1]
-        place = q * np.maximum(rows - 1, 0)
+        place = q * np.maximum(upto[-1] - 1, 0)
         lower = place.astype(np.int64)
-        upper = lower + (place % 1 > 0)
-        sides = tuple((rank >= upto).sum(axis=0) for rank in (lower, upper))
-        return cls(rows, lower, upper, (sides[0], sides[1]), upto[AT_LOW])
+        ranks = np.stack([lower + (place % 1 > 0), lower])
+        sides = np.stack([(rank >= upto).sum(axis=0) for rank in ranks])
+        return cls(upto[-1], upto[AT_LOW], ranks, sides)
 
     @property
     def missed(self) -> Any:
         """Groups whose brackets do not hold their ranks."""
-        return ((self.sides[0] == BELOW) | (self.sides[1] == ABOVE)) & (self.rows > 0)
+        return ((self.sides[1] == BELOW) | (self.sides[0] == ABOVE)) & (self.rows > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,15 +282,14 @@ class _Together:
 
     @classmethod
     def of(cls, counted: Sequence[Counted], brackets: Brackets) -> _Together:
-        stacked = stack([one["keys"] for one in counted])
-        groups = group(keys_of(stacked), dropna=False)
-        table = pd.DataFrame({f"k{i}": key for i, key in enumerate(groups.keys)}, copy=False)
+        groups = group(keys_of(stack([one["keys"] for one in counted])), dropna=False)
+        table = _key_table(groups)
         rows = np.cumsum([len(one["keys"]) for one in counted])[:-1]
         places = _places(table, brackets.keys)
         return cls(table, np.split(groups.codes, rows), counted, brackets, places)
 
     def ends(self, target: int) -> tuple[Array, Array]:
-        """The brackets that were counted by."""
+        """The ends of each group's bracket."""
         return _ends_of(self.places, self.brackets.ends[target], self.brackets.others)
 
     def counts(self, target: int) -> Array:
@@ -320,7 +313,7 @@ def widened(brackets: Brackets, counted: Sequence[Counted], plan: Plan) -> Brack
     for i, target in enumerate(targets(plan)):
         lows, highs = together.ends(i)
         ranked = _Ranked.of(together.counts(i), target.q)
-        missed, (low, high) = ranked.missed, ranked.sides
+        missed, (high, low) = ranked.missed, ranked.sides
         least, greatest = _extremes(lows.dtype)
         wider_low = np.where(low == BELOW, least, np.where(low == ABOVE, highs, lows))
         wider_high = np.where(high == ABOVE, greatest, np.where(high == BELOW, lows, highs))
@@ -329,8 +322,8 @@ def widened(brackets: Brackets, counted: Sequence[Counted], plan: Plan) -> Brack
         of_any |= missed
     if not of_any.any():
         return None
-    kept = [(low[of_any], high[of_any]) for low, high in ends]
-    return Brackets(together.keys[of_any].reset_index(drop=True), kept, others=False)
+    missed_ends = [(low[of_any], high[of_any]) for low, high in ends]
+    return Brackets(together.keys[of_any].reset_index(drop=True), missed_ends, others=False)
 
 
 def picked(
@@ -358,42 +351,55 @@ def picked(
     first = _Together.of(counted, brackets)
     second = None if wider is None else _Together.of(again, wider)
     place = None if second is None else _places(first.keys, second.keys)
-    made: dict[Target, tuple[_Ranked, Array, Array]] = {}
+    statistics: dict[Target, tuple[_Ranked, Array]] = {}
     for i, target in enumerate(targets(plan)):
-        ranked, low, high = _found(first, i, target.q)
+        ranked, values = _statistics(first, i, target.q)
         if second is not None and place is not None:
-            _, *values = _found(second, i, target.q)
             missed = ranked.missed
-            low[missed], high[missed] = (v[place[missed]] for v in values)
-        made[target] = ranked, low, high
+            values[:, missed] = _statistics(second, i, target.q)[1][:, place[missed]]
+        statistics[target] = ranked, values
     outputs = {}
     for i, output in enumerate(plan.outputs):
         if output.kind is Kind.WHOLE:
             target = target_of(output)
-            ranked, low, high = made[target]
+            ranked, (high, low) = statistics[target]
             dtype = plan.columns[target.column].dtype
             outputs[f"o{i}"] = interpolated(output, dtype, ranked.rows, low, high)
     return first.keys.assign(**outputs)
 
 
-def _found(together: _Together, target: int, q: float) -> tuple[_Ranked, Array, Array]:
-    """The order statistics of the groups whose brackets hold them; others have any value."""
-    ends = together.ends(target)
+def _statistics(together: _Together, target: int, q: float) -> tuple[_Ranked, Array]:
+    """The upper and lower order statistics of the groups whose brackets hold them, or any value."""
+    lows, highs = together.ends(target)
     ranked = _Ranked.of(together.counts(target), q)
-    settled = (ranked.rows > 0) & ~ranked.missed
-    among = [settled & (side == INSIDE) for side in ranked.sides]
-    values = [np.where(side == AT_HIGH, ends[1], ends[0]) for side in ranked.sides]
+    inside = (ranked.sides == INSIDE) & (ranked.rows > 0) & ~ranked.missed
+    values = np.where(ranked.sides == AT_HIGH, highs, lows)
     codes, kept = together.kept(target)
     counts = np.bincount(codes, minlength=len(ranked.rows))
-    ranks = [
-        np.where(some, rank - ranked.before, -1)
-        for rank, some in zip((ranked.lower, ranked.upper), among, strict=True)
-    ]
-    if fused.usable(len(codes)):
-        ordered.select(kept, fused.frozen(codes, np.int32), counts, ranks, values)
-        return ranked, values[0], values[1]
-    by_group = kept[ordered.order_within(codes, len(counts), kept)]
-    starts = np.cumsum(counts) - counts
-    for rank, some, value in zip(ranks, among, values, strict=True):
-        value[some] = by_group[(starts + rank)[some]]
-    return ranked, values[0], values[1]
+    ranks = np.where(inside, ranked.ranks - ranked.before, -1)
+    if compiled.should_run(len(codes)):
+        compiled.select(kept, compiled.read_only(codes, np.int32), counts, ranks, values)
+    else:
+        by_group = kept[compiled.order_within(codes, len(counts), kept)]
+        values[inside] = by_group[(np.cumsum(counts) - counts + ranks)[inside]]
+    return ranked, values
+
+
+def interpolated(output: Output, dtype: Any, rows: Array, low: Array, high: Array) -> Array:
+    """An output by the order statistics on either side of it, to the last bit as pandas has it.
+
+    NaN of groups without ``rows``, of which ``low`` and ``high`` may be any value.
+    """
+    share = target_of(output).q * np.maximum(rows - 1, 0) % 1
+    with np.errstate(invalid="ignore", over="ignore"):
+        # pandas' loop takes float64 of any number: sums and gaps of integers do not overflow
+        low, high = low.astype(np.float64), high.astype(np.float64)
+        middle = output.aggregation == "median" or interpolation_of(output) == "midpoint"
+        between = (low + high) / 2.0 if middle else low + (high - low) * share
+        result = np.where(share > 0, between, low)
+    if output.aggregation != "median" or dtype != np.float32:
+        return np.where(rows > 0, result, np.nan)
+    # pandas' dtype depends on the values
+    ends = np.where(rows > 0, (low, high), np.nan).astype(np.float32).ravel()
+    medians: Array = pd.Series(ends).groupby(np.tile(np.arange(len(low)), 2)).median().to_numpy()
+    return medians

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,18 @@ import pandas as pd
 import pyarrow as pa
 from pandas.api.typing import SeriesGroupBy
 
-from dask_gpuagg.engines.host import batches, exact, fused, ordered
+from dask_gpuagg import exact_sums
+from dask_gpuagg.engines.host import compiled
 from dask_gpuagg.engines.host.grouping import Codes
 
 Fields = dict[str, Any]
+Array = npt.NDArray[Any]
+
+# values that one call of pandas reduces: they are copied next to each other
+_MOST_VALUES = 1 << 20
+# a bin of exact sums takes the slices of so many rows
+_ROWS_OF_A_BIN = 1 << 30
+_INFINITE = 0x7FF
 
 
 class Reducer:
@@ -33,9 +42,9 @@ class Reducer:
         self.n = n
         # by identity of the column, which is kept alive so that no other column gets its identity
         self._shared: dict[tuple[str, int], tuple[Any, Any]] = {}
-        self._fused: dict[tuple[int, bool], tuple[Any, dict[str, Any]]] = {}
+        self._by_loops: dict[tuple[int, bool], tuple[Any, dict[str, Any]]] = {}
         self._expected: dict[int, tuple[Any, set[str]]] = {}
-        self._batched: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+        self._batched: dict[tuple[Any, ...], dict[int, tuple[Any, Any]]] = {}
 
     def shared(self, what: str, make: Callable[[Any], Any], values: Any) -> Any:
         """``make(values)``, computed once for all states that ask for it."""
@@ -47,87 +56,105 @@ class Reducer:
     def expect(self, state: str, values: pd.Series) -> None:
         """Announce a state of a column, to be made along with the column's other ones."""
         _, fields = self._expected.setdefault(id(values), (values, set()))
-        fields.update(fused.FIELDS.get(state, ()))
+        fields.update(compiled.FIELDS.get(state, ()))
 
-    def fused(self, values: pd.Series, field: str, skipna: bool = True) -> Any:
+    def by_loops(self, values: pd.Series, field: str, skipna: bool = True) -> Any:
         """A field of a column by the compiled loops; ``None`` where they do not apply."""
-        if not (self._small_codes is not None and fused.reads(values.dtype)):
+        codes = self._small_codes
+        if codes is None or not compiled.can_read(values.dtype):
             return None
-        key = id(values), skipna
-        _, fields = self._fused.setdefault(key, (values, {}))
+        _, fields = self._by_loops.setdefault((id(values), skipna), (values, {}))
         if field not in fields:
             _, expected = self._expected.get(id(values), (values, set()))
-            # what was asked for and could not be made is not tried again
-            wanted = {field} | (expected - fields.keys())
-            if wanted <= {"sum", "count"} and id(values) in self._summed:
-                self._sum_together(self._summed[id(values)], "count" in wanted, skipna)
+            # a field that could not be made is not tried again
+            missing = {field} | (expected - fields.keys())
+            if missing <= {"sum", "count"} and id(values) in self._summed:
+                columns = self._summed[id(values)]
+                arrays = [column.to_numpy() for column in columns]
+                counts = "count" in missing
+                sums = compiled.sums(codes, self.n, arrays, counts, skipna, self._lanes)
+                for column, of_column in zip(columns, sums, strict=True):
+                    self._by_loops.setdefault((id(column), skipna), (column, {}))[1].update(
+                        of_column
+                    )
             else:
-                made = fused.reduce(
-                    self._small_codes, self.n, values.to_numpy(), wanted, skipna, self._lanes
+                fields |= dict.fromkeys(missing) | compiled.reduce(
+                    codes, self.n, values.to_numpy(), missing, skipna, self._lanes
                 )
-                fields |= dict.fromkeys(wanted) | made
         return fields[field]
-
-    def _sum_together(self, columns: Sequence[pd.Series], counts: bool, skipna: bool) -> None:
-        codes: npt.NDArray[np.int32] | None = self._small_codes
-        assert codes is not None
-        arrays = [column.to_numpy() for column in columns]
-        sums = fused.sums(codes, self.n, arrays, counts, skipna, self._lanes)
-        for column, made in zip(columns, sums, strict=True):
-            self._fused.setdefault((id(column), skipna), (column, {}))[1].update(made)
 
     @cached_property
     def _summed(self) -> dict[int, Sequence[pd.Series]]:
-        """By identity of a column, those that are summed along with it: the same is expected."""
-        if not fused.sums_pay(len(self.codes), self.n):
+        """By identity of a column, those summed along with it, of which as much is expected."""
+        if not compiled.sums_pay(len(self.codes), self.n):
             return {}
         alike: dict[frozenset[str], list[pd.Series]] = {}
         for values, fields in self._expected.values():
             if values.dtype == np.float64 and {"sum"} <= fields <= {"sum", "count"}:
                 alike.setdefault(frozenset(fields), []).append(values)
-        found: dict[int, Sequence[pd.Series]] = {}
-        for summed in alike.values():
-            for i in range(0, len(summed) - fused.SUMMED + 1, fused.SUMMED):
-                batch = summed[i : i + fused.SUMMED]
-                found |= {id(values): batch for values in batch}
-        return found
+        batches: dict[int, Sequence[pd.Series]] = {}
+        for columns in alike.values():
+            for i in range(0, len(columns) - compiled.SUMMED + 1, compiled.SUMMED):
+                batch = columns[i : i + compiled.SUMMED]
+                batches |= {id(values): batch for values in batch}
+        return batches
 
     def sum(self, values: pd.Series, skipna: bool = True) -> Any:
         """Sum of each group, in 64 bits; that of no values is 0."""
-        sums = self.fused(values, "sum", skipna)
-        return self.reduced("sum", values, skipna=skipna) if sums is None else sums
+        sums = self.by_loops(values, "sum", skipna)
+        return self.by_pandas("sum", values, skipna=skipna) if sums is None else sums
+
+    def by_pandas(self, how: str, values: pd.Series, **options: Any) -> Any:
+        """``by(values)`` reduced by a method, along with other columns if that is expected of them.
+
+        A call of pandas costs as much as reducing some ten thousand values: partitions of few rows
+        and many columns would spend all of their time on calls.
+        """
+        if not compiled.can_read(values.dtype):
+            return getattr(self.by(values), how)(**options).array
+        done = self._batched.setdefault((how, *options.items()), {})
+        if id(values) not in done:
+            field = "m2" if how == "var" else how
+            others = (
+                column
+                for identity, (column, fields) in self._expected.items()
+                if field in fields
+                and identity not in done
+                and column is not values
+                and column.dtype == values.dtype
+            )
+            most = _MOST_VALUES // max(len(values), 1)
+            columns = [values, *islice(others, max(most - 1, 0))]
+            results = self._reduce_batch(columns, how, options)
+            for column, result in zip(columns, results, strict=True):
+                done[id(column)] = column, result
+        return done[id(values)][1]
+
+    def _reduce_batch(self, columns: list[pd.Series], how: str, options: dict[str, Any]) -> Array:
+        """Columns of one dtype reduced by one call; shape (columns, groups)."""
+        if len(columns) == 1:
+            return np.asarray(getattr(self.by(columns[0]), how)(**options).to_numpy())[np.newaxis]
+        block = np.array([column.to_numpy() for column in columns])
+        grouped = pd.DataFrame(block.T, copy=False).groupby(self._grouper)
+        return np.ascontiguousarray(getattr(grouped, how)(**options).to_numpy().T)
 
     def exact_sums(self, values: npt.NDArray[np.float64], nan_is_null: bool) -> Fields:
-        """Sums without rounding, in bins; see ``exact.sums``."""
+        """Sums without rounding, in bins; see ``exact_bins``."""
         small = self._small_codes
         codes = self.codes if small is None else small
-        return exact.sums(codes, self.n, values, nan_is_null, small is not None)
-
-    def reduced(self, how: str, values: pd.Series, **options: Any) -> Any:
-        """``by(values)`` reduced, along with the other columns of which the same is expected."""
-        if not batches.is_batched(values.dtype):
-            return getattr(self.by(values), how)(**options).array
-        key = how, *options.items()
-        if (*key, id(values)) not in self._batched:
-            field = "m2" if how == "var" else how
-            others = [v for v, fields in self._expected.values() if field in fields]
-            columns = batches.batch_of(values, others)
-            made = batches.reduce(columns, self._grouper, how, options)
-            for column, result in zip(columns, made, strict=True):
-                self._batched[*key, id(column)] = column, result
-        return self._batched[*key, id(values)][1]
+        return exact_bins(codes, self.n, values, nan_is_null, small is not None)
 
     @cached_property
     def _small_codes(self) -> npt.NDArray[np.int32] | None:
         """The codes as the compiled loops take them, or ``None`` where those do not run."""
-        columns = sum(bool(f) and fused.reads(v.dtype) for v, f in self._expected.values())
-        if not fused.usable(len(self.codes), self.n, columns):
+        columns = sum(bool(f) and compiled.can_read(v.dtype) for v, f in self._expected.values())
+        if not compiled.should_run(len(self.codes), self.n, columns):
             return None
-        return fused.frozen(self.codes, np.int32)
+        return compiled.read_only(self.codes, np.int32)
 
     @cached_property
     def _lanes(self) -> int:
-        return 1 if self._small_codes is None else fused.lanes_of(self._small_codes, self.n)
+        return 1 if self._small_codes is None else compiled.lanes_of(self._small_codes, self.n)
 
     @cached_property
     def _grouper(self) -> Any:
@@ -147,7 +174,7 @@ class Reducer:
     def size(self) -> npt.NDArray[np.int64]:
         """Rows of each group."""
         if self._small_codes is not None:
-            return fused.count(self._small_codes, self.n)
+            return compiled.count(self._small_codes, self.n)
         return np.bincount(self.codes, minlength=self.n)
 
     def count(self, valid: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
@@ -158,30 +185,19 @@ class Reducer:
 
     def medians(self, values: pd.Series) -> npt.NDArray[np.float64] | None:
         """Median of each group, of 64-bit numbers; ``None`` where pandas makes them."""
-        dtype = values.dtype
-        if not (isinstance(dtype, np.dtype) and dtype.kind in "iuf" and dtype.itemsize == 8):
+        dtype, codes = values.dtype, self._small_codes
+        if codes is None or not (compiled.can_read(dtype) and dtype.itemsize == 8):
             return None
-        if self._small_codes is None:
-            return None
-        return ordered.medians(self._small_codes, self.n, values.to_numpy(np.float64))
-
-    def placed(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Floats of rows, one of a group at most, by group; NaN where a group has none."""
-        found = np.full(self.n, np.nan, values.dtype)
-        found[self.codes] = values
-        return found
+        return compiled.medians(codes, self.n, values.to_numpy(np.float64))
 
     def first_row(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """For each group the first of the given ascending row numbers, -1 where none is."""
-        first = np.full(self.n, -1, dtype=np.int64)
-        backwards = rows[::-1]
-        first[self.codes[backwards]] = backwards  # the last write wins: the first row
-        return first
+        return self.last_row(rows[::-1])
 
     def last_row(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """For each group the last of the given ascending row numbers, -1 where none is."""
+        """For each group the last of the given row numbers, -1 where none is."""
         last = np.full(self.n, -1, dtype=np.int64)
-        last[self.codes[rows]] = rows
+        last[self.codes[rows]] = rows  # the last write wins
         return last
 
     def arrow(self, values: pd.Series, function: str, empty: Any = None) -> Any:
@@ -212,3 +228,62 @@ def _aligned(values: Any) -> Any:
     chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
     buffers = [buffer for chunk in chunks for buffer in chunk.buffers() if buffer is not None]
     return values if all(b.address % 8 == 0 for b in buffers) else pa.concat_arrays(chunks)
+
+
+def exact_bins(
+    codes: Array, n: int, values: npt.NDArray[np.float64], nan_is_null: bool, by_loops: bool
+) -> dict[str, npt.NDArray[np.int64]]:
+    """Fields of the state ``xsum``, all but the number of values.
+
+    The bins of each group, and the numbers of values that are not finite where there are any. The
+    compiled loop takes codes in read-only int32.
+    """
+    bits = np.ascontiguousarray(values).view(np.uint64)
+    least, most = _exponents(bits, by_loops)
+    fields = _not_finite(codes, n, values, nan_is_null) if most == _INFINITE else {}
+    digits: exact_sums.Digits = {}
+    for start in range(0, len(bits) if least < _INFINITE else 0, _ROWS_OF_A_BIN):
+        rows = slice(start, start + _ROWS_OF_A_BIN)
+        low = (max(least, 1) - 1) >> 5
+        high = min(most, _INFINITE - 1)
+        # the highest slice is two bins above the lowest
+        acc = np.zeros((n, ((max(high, 1) - 1) >> 5) + 3 - low), np.int64)
+        if by_loops:
+            block = compiled.read_only(bits[rows], np.uint64)
+            compiled.import_loops().add_slices(codes[rows], block, acc, low)
+        else:
+            _add_slices(codes[rows], bits[rows], acc, low)
+        of_rows = {low + j: acc[:, j] for j in range(acc.shape[1])}
+        digits = exact_sums.carried(exact_sums.added(digits, of_rows), np)
+    # copies: a column of the accumulators keeps all of them
+    used = {j: np.ascontiguousarray(part) for j, part in digits.items() if part.any()}
+    return fields | {exact_sums.label(j): used[j] for j in sorted(used)}
+
+
+def _exponents(bits: Array, by_loops: bool) -> tuple[int, int]:
+    """The least and the greatest exponent, 0x7ff and 0 of no values but zeros."""
+    if by_loops:
+        least, most = compiled.import_loops().exponents(compiled.read_only(bits, np.uint64))
+        return int(least), int(most)
+    exponents = bits[bits << np.uint64(1) != 0] >> np.uint64(52) & np.uint64(0x7FF)
+    return int(exponents.min(initial=_INFINITE)), int(exponents.max(initial=0))
+
+
+def _add_slices(codes: Array, bits: Array, acc: Array, low: int) -> None:
+    place, slices = exact_sums.sliced(bits.view(np.float64), np)
+    # zeros and values that are not finite have no slices, and may lie outside of the bins
+    some = slices[0] | slices[1] | slices[2] != 0
+    at = codes[some].astype(np.int64) * acc.shape[1] + place[some] - low
+    flat = acc.reshape(-1)
+    for i, part in enumerate(slices):
+        np.add.at(flat, at + i, part[some])
+
+
+def _not_finite(codes: Array, n: int, values: Array, nan_is_null: bool) -> dict[str, Array]:
+    nan, above, below = exact_sums.SPECIAL
+    rows = {above: values == np.inf, below: values == -np.inf}
+    if not nan_is_null:
+        rows[nan] = np.isnan(values)
+    return {
+        name: np.bincount(codes[some], minlength=n) for name, some in rows.items() if some.any()
+    }

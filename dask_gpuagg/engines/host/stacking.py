@@ -11,7 +11,19 @@ from pandas.api.types import union_categoricals
 
 from dask_gpuagg import exact_sums
 from dask_gpuagg.dtypes import dtype_class, is_plain
+from dask_gpuagg.engines.host.grouping import rows_of_each
 from dask_gpuagg.plan import Plan
+
+# rows up to which stacking partitions costs less than a call of the loops for each
+_ROWS_OF_A_CALL = 1 << 18
+# where groups have fewer rows in each partition, merging costs more than stacking more rows
+_ROWS_OF_A_GROUP = 8
+_ROWS_OF_MANY_GROUPS = 1 << 23
+
+
+def keys_of(table: pd.DataFrame) -> list[pd.Series]:
+    """The key columns of a table of a partial."""
+    return [table[c] for c in table.columns if c.startswith("k")]
 
 
 def stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
@@ -22,15 +34,16 @@ def stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
     filled = [t for t in tables if len(t)] or tables[:1]
     dtypes = list(tables[0].dtypes)
     # no dtype needs a closer look if all are the same, and none is of categories
-    if not _holds_categories(dtypes) and all(list(t.dtypes) == dtypes for t in tables[1:]):
-        return pd.concat(filled, ignore_index=True) if len(filled) > 1 else filled[0]
-    columns = {
-        # keys have the dtype of all partitions, and the categories of all
-        name: _of_known_dtype([t[name] for t in (tables if name.startswith("k") else filled)])
-        for name in filled[0].columns
-    }
-    kinds = [{c.dtype for c in parts} for parts in columns.values()]
-    if all(len(kind) == 1 and not _holds_categories(kind) for kind in kinds):
+    plain = not _holds_categories(dtypes) and all(list(t.dtypes) == dtypes for t in tables[1:])
+    if not plain:
+        columns = {
+            # keys have the dtype of all partitions, and the categories of all
+            name: _of_known_dtype([t[name] for t in (tables if name.startswith("k") else filled)])
+            for name in filled[0].columns
+        }
+        kinds = [{c.dtype for c in parts} for parts in columns.values()]
+        plain = all(len(kind) == 1 and not _holds_categories(kind) for kind in kinds)
+    if plain:
         return pd.concat(filled, ignore_index=True) if len(filled) > 1 else filled[0]
     stacked = {
         name: _stack_categories(parts)
@@ -94,68 +107,40 @@ def stack_series(columns: Sequence[pd.Series]) -> pd.Series:
     return stack([c.to_frame(name="k") for c in columns])["k"]
 
 
-# Rows up to which stacking partitions costs less than a call of the loops for each.
-_ROWS_OF_A_CALL = 1 << 18
-# Where groups have fewer rows in each partition, merging costs more than stacking more rows.
-_ROWS_OF_A_GROUP = 8
-_ROWS_OF_MANY_GROUPS = 1 << 23
-_SAMPLED_ROWS = 1 << 14
-
-
 def divided(run: Sequence[Any]) -> list[Sequence[Any]]:
-    """Divide partitions of equal dtypes into those that are stacked.
-
-    Parameters
-    ----------
-    run : sequence of sized
-
-    Returns
-    -------
-    list of sequence
-    """
+    """Divide partitions of equal dtypes into those that are stacked."""
     most = _ROWS_OF_A_CALL
-    if len(run) > 1 and len(run[0]) > most and _has_many_groups(run[0].keys):
+    large = len(run) > 1 and len(run[0]) > most
+    if large and rows_of_each([key.array for key in run[0].keys]) < _ROWS_OF_A_GROUP:
         most = _ROWS_OF_MANY_GROUPS
     ends = np.cumsum([len(part) for part in run])
     pieces: list[Sequence[Any]] = []
     start = 0
     while start < len(run):
         before = int(ends[start - 1]) if start else 0
-        stop = int(np.searchsorted(ends, before + most, side="right"))
-        pieces.append(run[start : max(stop, start + 1)])
-        start = max(stop, start + 1)
+        stop = max(int(np.searchsorted(ends, before + most, side="right")), start + 1)
+        pieces.append(run[start:stop])
+        start = stop
     return pieces
-
-
-def _has_many_groups(keys: Sequence[pd.Series]) -> bool:
-    """Whether groups have few rows, by how often a sample meets a group again."""
-    rows = len(keys[0])
-    step = max(rows // _SAMPLED_ROWS, 1)
-    sample = pd.DataFrame({i: key.array[::step] for i, key in enumerate(keys)})
-    again = int(sample.duplicated().sum())
-    # of n rows about n^2 / (2 groups) meet a group again: the birthday problem
-    return 2 * again * rows < _ROWS_OF_A_GROUP * len(sample) ** 2
 
 
 def bytes_of(columns: Iterable[pd.Series]) -> int:
     """Bytes of columns, roughly: of Python objects those of their addresses."""
-    return sum(map(_bytes, columns))
-
-
-def _bytes(column: pd.Series) -> int:
-    dtype = column.dtype
-    if isinstance(dtype, np.dtype):  # every task of every query asks
-        return len(column) * dtype.itemsize
-    return int(column.memory_usage(index=False))
+    return sum(
+        # every task of every query asks
+        len(column) * column.dtype.itemsize
+        if isinstance(column.dtype, np.dtype)
+        else int(column.memory_usage(index=False))
+        for column in columns
+    )
 
 
 def stacked(parts: Sequence[Sequence[pd.Series]], plan: Plan) -> list[pd.Series]:
     """Columns of several partitions, concatenated by position; dtypes are equal by position."""
-    return [_stacked(columns) for columns in zip(*parts, strict=True)]
-
-
-def _stacked(columns: Sequence[pd.Series]) -> pd.Series:
-    if not is_plain(columns[0].dtype):
-        return pd.concat(columns, ignore_index=True)
-    # without a look at indexes and dtypes, which are the same, for each of many columns
-    return pd.Series(np.concatenate([column.to_numpy() for column in columns]), copy=False)
+    return [
+        # without a look at indexes and dtypes, which are the same, for each of many columns
+        pd.Series(np.concatenate([column.to_numpy() for column in columns]), copy=False)
+        if is_plain(columns[0].dtype)
+        else pd.concat(columns, ignore_index=True)
+        for columns in zip(*parts, strict=True)
+    ]

@@ -9,6 +9,7 @@ are then addressed directly or hashed as integers, which is cheaper than a dicti
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,14 +18,12 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from dask_gpuagg.engines.host import fused, numbering
+from dask_gpuagg.engines.host import compiled
 
-Words = npt.NDArray[np.uint64]
+Array = npt.NDArray[Any]
 
-# rows per step: all temporaries of a step stay in the second-level cache
+# rows per step: the codes of a step stay in the second-level cache
 _BLOCK = 1 << 15
-# below this many rows a dictionary is as quick
-_FEW_ROWS = 1024
 _LONGEST = 32
 _MOST_BITS = 62
 
@@ -57,82 +56,92 @@ class Packing:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A column of strings of one length, and how they become codes.
-
-    Attributes
-    ----------
-    text : ndarray of uint8
-        The strings, one after the other, from ``first`` on.
-    first, rows : int
-    words : list of ndarray of uint64, each of shape (rows,)
-        The strings as words, which are views of the text.
-    packing : Packing
-    """
+    """A column of ``rows`` strings of one length, which begin in ``text`` at ``first``."""
 
     text: npt.NDArray[np.uint8]
     first: int
     rows: int
-    words: list[Words]
     packing: Packing
 
-    def codes(self) -> npt.NDArray[Any]:
-        """Codes of int32 or int64, below ``2 ** packing.bits``."""
-        return _codes(self.words, self.packing)
+    def codes(self) -> npt.NDArray[np.int64]:
+        """Codes of all rows, below ``2 ** packing.bits``."""
+        codes = np.empty(self.rows, np.uint64)
+        self._pack(0, codes)
+        return codes.view(np.int64)
 
-    def numbers(self) -> numbering.Numbered:
+    def numbers(self) -> compiled.Numbered:
         """Dense numbers of the rows, by direct addressing, and the code of each number."""
+        return compiled.number_blocks(self._blocks(), self.rows, 0, 1 << self.packing.bits)
+
+    def _blocks(self) -> Iterator[tuple[int, Array]]:
+        codes = np.empty(min(_BLOCK, self.rows), np.uint64)
+        for start in range(0, self.rows, _BLOCK):
+            block = codes[: self.rows - start]
+            self._pack(start, block)
+            yield start, compiled.read_only(block, np.uint64)
+
+    def _pack(self, start: int, codes: Array) -> None:
+        packing = self.packing
         runs = [
-            (start, at, (1 << bits) - 1, to)
-            for start, of_word in zip(self.packing.starts, self.packing.runs, strict=True)
+            (word, at, (1 << bits) - 1, to)
+            for word, of_word in zip(packing.starts, packing.runs, strict=True)
             for at, bits, to in of_word
         ]
-        return numbering.number_strings(
-            self.text,
-            self.first,
-            self.rows,
-            self.packing.length,
-            np.array(runs, np.int64).reshape(-1, 4),
-            1 << self.packing.bits,
-        )
+        array = np.array(runs, np.int64).reshape(-1, 4)
+        first = self.first + start * packing.length
+        compiled.import_loops().pack_strings(self.text, first, packing.length, array, codes)
 
 
 def pack(column: pd.Series) -> Packed | None:
-    """Read a column of strings that all have the same length.
+    """Read a column of Arrow's strings, at least one, that all have one length.
 
-    Parameters
-    ----------
-    column : Series of an Arrow-backed string dtype
-
-    Returns
-    -------
-    Packed
-        Or ``None`` where it does not apply: nulls, several lengths, long strings, too many
-        differing bits, or too few rows to matter.
+    ``None`` where that does not apply: nulls, several lengths, long strings, or too many differing
+    bits. Callers ask ``compiled.should_run`` first: of fewer rows a dictionary is as quick.
     """
     array = contiguous(column)
-    if len(array) < _FEW_ROWS or array.null_count or sys.byteorder != "little":
+    n = len(array)
+    if array.null_count or sys.byteorder != "little":
         return None
     if not (pa.types.is_large_string(array.type) or pa.types.is_string(array.type)):
         return None
-    data, offsets = text_of(array)
-    length = int(offsets[1]) - int(offsets[0])
-    if not 0 < length <= _LONGEST or int(offsets[-1]) - int(offsets[0]) != length * len(array):
+    text, offsets = text_of(array)
+    first = int(offsets[0])
+    length = int(offsets[1]) - first
+    if not 0 < length <= _LONGEST or int(offsets[-1]) - first != length * n:
         return None
-    text, first, starts = _text(data, int(offsets[0]), len(array), length)
-    words = [
-        np.ndarray((len(array),), np.uint64, buffer=text, offset=first + start, strides=(length,))
-        for start in starts
-    ]
-    if fused.usable(len(array)):
-        differing = numbering.differing(text, first, starts, offsets, length)
-    else:
-        differing = _differing(words, offsets, length)
-    if differing is None:
+    loops = compiled.import_loops()
+    if not loops.same_lengths(compiled.read_only(offsets, offsets.dtype), length):
         return None
-    packing = _packing(length, starts, words, differing)
-    if packing.bits > _MOST_BITS:
-        return None
-    return Packed(text, first, len(array), words, packing)
+    # one word per eight bytes; the last one may overlap the one before
+    starts = [min(8 * w, max(length - 8, 0)) for w in range(-(-length // 8))]
+    if first + (n - 1) * length + starts[-1] + 8 > len(text):
+        # a word may not reach beyond the buffer: strings shorter than eight bytes at its end
+        text = np.concatenate([text[first : first + n * length], np.zeros(8, np.uint8)])
+        first = 0
+    text = compiled.read_only(text, np.uint8)
+    differing = [int(loops.differing_bits(text, first + start, length, n)) for start in starts]
+    constant = [int.from_bytes(text[first + s : first + s + 8].tobytes(), "little") for s in starts]
+    packing = _packing(length, starts, constant, differing)
+    return Packed(text, first, n, packing) if packing.bits <= _MOST_BITS else None
+
+
+def _packing(length: int, starts: list[int], constant: list[int], differing: list[int]) -> Packing:
+    runs, total, covered = [], 0, 0
+    for start, bits in zip(starts, differing, strict=True):
+        of_word, at = [], 0
+        end = min(start + 8, length)
+        bits &= ((1 << 8 * (end - covered)) - 1) << 8 * (covered - start)  # that no earlier one has
+        covered = end
+        while bits >> at:
+            if bits >> at & 1:
+                size = ((~(bits >> at)) & -(~(bits >> at))).bit_length() - 1
+                of_word.append((at, size, total))
+                total += size
+                at += size
+            else:
+                at += 1
+        runs.append(tuple(of_word))
+    return Packing(length, tuple(starts), tuple(constant), tuple(runs), total)
 
 
 def contiguous(column: pd.Series) -> pa.Array:
@@ -141,7 +150,7 @@ def contiguous(column: pd.Series) -> pa.Array:
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
 
-def text_of(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]:
+def text_of(array: pa.Array) -> tuple[npt.NDArray[np.uint8], Array]:
     """The bytes of all strings, and the place in them at which each begins, and the last ends."""
     _, offsets, data = array.buffers()
     wide = pa.types.is_large_string(array.type)
@@ -151,19 +160,8 @@ def text_of(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[Any]]:
     return text, places[array.offset : array.offset + len(array) + 1]
 
 
-def unpack(codes: npt.NDArray[Any], packing: Packing, dtype: Any) -> Any:
-    """The strings of some codes.
-
-    Parameters
-    ----------
-    codes : ndarray of int
-    packing : Packing
-    dtype : StringDtype
-
-    Returns
-    -------
-    ExtensionArray of shape of ``codes``
-    """
+def unpack(codes: Array, packing: Packing, dtype: Any) -> Any:
+    """Strings of a dtype from their codes."""
     n, length = len(codes), packing.length
     text = np.empty(n * length + 8, np.uint8)
     wide = codes.astype(np.uint64)
@@ -180,76 +178,6 @@ def unpack(codes: npt.NDArray[Any], packing: Packing, dtype: Any) -> Any:
         else:
             rows = text[: n * length].reshape(n, length)
             rows[:] = words.view(np.uint8).reshape(n, 8)[:, :length]
-    offsets = np.arange(len(codes) + 1, dtype=np.int64) * packing.length
+    offsets = np.arange(n + 1, dtype=np.int64) * length
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
-    array = pa.Array.from_buffers(pa.large_string(), len(codes), buffers)
-    return pd.array(array, dtype=dtype)
-
-
-def _text(
-    text: npt.NDArray[np.uint8], first: int, n: int, length: int
-) -> tuple[npt.NDArray[np.uint8], int, list[int]]:
-    """The text, where it begins, and the starts of 64-bit words, one per eight bytes.
-
-    The last word may overlap the one before.
-    """
-    starts = [min(8 * w, max(length - 8, 0)) for w in range(-(-length // 8))]
-    if first + (n - 1) * length + starts[-1] + 8 > len(text):
-        # a word may not reach beyond the buffer: strings shorter than eight bytes at its end
-        text = np.concatenate([text[first : first + n * length], np.zeros(8, np.uint8)])
-        first = 0
-    return text, first, starts
-
-
-def _own_bits(length: int, starts: list[int]) -> list[int]:
-    """For each word, the bits that no earlier word has."""
-    own, covered = [], 0
-    for start in starts:
-        end = min(start + 8, length)
-        own.append(((1 << 8 * (end - covered)) - 1) << 8 * (covered - start))
-        covered = end
-    return own
-
-
-def _differing(words: list[Words], offsets: npt.NDArray[Any], length: int) -> list[int] | None:
-    """For each word, which bits differ between rows; ``None`` if lengths differ."""
-    found = [np.uint64(0)] * len(words)
-    for i in range(0, len(offsets) - 1, _BLOCK):
-        ends = offsets[i : i + _BLOCK + 1]
-        if ((ends[1:] - ends[:-1]) != length).any():
-            return None
-        for w, view in enumerate(words):
-            found[w] |= np.bitwise_or.reduce(view[i : i + _BLOCK] ^ view[0])
-    return [int(bits) for bits in found]
-
-
-def _packing(length: int, starts: list[int], words: list[Words], differing: list[int]) -> Packing:
-    runs, total = [], 0
-    for own, bits in zip(_own_bits(length, starts), differing, strict=True):
-        of_word, at = [], 0
-        bits &= own
-        while bits >> at:
-            if bits >> at & 1:
-                size = ((~(bits >> at)) & -(~(bits >> at))).bit_length() - 1
-                of_word.append((at, size, total))
-                total += size
-                at += size
-            else:
-                at += 1
-        runs.append(tuple(of_word))
-    constant = tuple(int(view[0]) for view in words)
-    return Packing(length, tuple(starts), constant, tuple(runs), total)
-
-
-def _codes(words: list[Words], packing: Packing) -> npt.NDArray[Any]:
-    codes = np.zeros(len(words[0]), np.int32 if packing.bits < 31 else np.int64)
-    for i in range(0, len(codes), _BLOCK):
-        block = np.zeros(len(codes[i : i + _BLOCK]), np.uint64)
-        for view, runs in zip(words, packing.runs, strict=True):
-            word = np.ascontiguousarray(view[i : i + _BLOCK])
-            for at, size, to in runs:
-                part = word >> np.uint64(at - to) if at >= to else word << np.uint64(to - at)
-                part &= np.uint64(((1 << size) - 1) << to)
-                block |= part
-        codes[i : i + _BLOCK] = block
-    return codes
+    return pd.array(pa.Array.from_buffers(pa.large_string(), n, buffers), dtype=dtype)

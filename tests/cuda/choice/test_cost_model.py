@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.choice import RESULT, Case, cases, chosen, expected_ms, verdict
-from benchmarks.gathered import SETS, Values
+from benchmarks.kernel_inputs import VALUE_SETS, Values
 from dask_gpuagg.cuda.choice import choose, tables
 from dask_gpuagg.cuda.choice.cost_model import least_ms
 from dask_gpuagg.cuda.choice.costs import shipped
@@ -85,7 +85,7 @@ def test_a_wrong_constant_is_noticed() -> None:
 
 
 def query_of(values: Values) -> Query:
-    """The query of a set of ``benchmarks.gathered``."""
+    """The query of a set of ``benchmarks.kernel_inputs``."""
     builder = Builder(KEY)
     for ctype, names in zip(values.types, values.names, strict=True):
         i = builder.input(ctype, values.nulls > 0)
@@ -98,7 +98,7 @@ def query_of(values: Values) -> Query:
 
 @pytest.mark.parametrize("cell", GATHERED, ids=lambda c: f"{c['set']} {c['groups']:,}")
 def test_values_are_gathered_where_that_is_faster(cell: dict[str, Any]) -> None:
-    values = SETS[cell["set"]]
+    values = VALUE_SETS[cell["set"]]
     query = query_of(values)
     present = (1 - values.nulls) * len(values.types)
     times = {name: kernel["device_ms"] for name, kernel in cell["kernels"].items()}

@@ -11,8 +11,8 @@ import pytest
 
 from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.engines.host import engine
-from dask_gpuagg.engines.host.finish import conform
-from dask_gpuagg.frontend.functions import read_function
+from dask_gpuagg.engines.host.dtypes import conform
+from dask_gpuagg.frontend.specification import read_function
 from dask_gpuagg.plan import Column, Plan, Requested
 
 KEYS = ["k", "c"]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_gpuagg.engines.host import engine, fused, narrowed, ordered
+from dask_gpuagg.engines.host import compiled, engine, narrowed
 from dask_gpuagg.narrowing import is_narrowed, rows_inside, share_inside, stride_of, targets
 from dask_gpuagg.plan import Column, Output, Plan, StateUse
 
@@ -114,12 +114,12 @@ def shuffled(rows: int, groups: int, dtype: str, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame({"k": rng.integers(0, groups, rows), "v": values.astype(dtype)})
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("by_loops", [False, True])
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint64", "float32", "float64"])
-def test_many_rows(dtype: str, compiled: bool, monkeypatch: pytest.MonkeyPatch):
+def test_many_rows(dtype: str, by_loops: bool, monkeypatch: pytest.MonkeyPatch):
     """By compiled loops and by NumPy: brackets hold few rows, and the ranks of all groups."""
-    monkeypatch.setattr(fused, "LEAST_ROWS", 0 if compiled else 1 << 40)
-    monkeypatch.setattr(fused, "_FEW_ROWS", 0 if compiled else 1 << 40)
+    monkeypatch.setattr(compiled, "LEAST_ROWS", 0 if by_loops else 1 << 40)
+    monkeypatch.setattr(compiled, "_FEW_ROWS", 0 if by_loops else 1 << 40)
     whole = shuffled(60_000, 7, "float64" if dtype.startswith("u") else dtype)
     whole["v"] = whole["v"].abs().astype(dtype)
     parts = [whole.iloc[:100], whole.iloc[100:100], whole.iloc[100:30_000], whole.iloc[30_000:]]
@@ -133,12 +133,12 @@ def test_many_rows(dtype: str, compiled: bool, monkeypatch: pytest.MonkeyPatch):
     assert all(len(values) < len(whole) / 4 for _, values in kept)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("by_loops", [False, True])
 def test_many_equal_values_are_counted_and_not_kept(
-    compiled: bool, monkeypatch: pytest.MonkeyPatch
+    by_loops: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(fused, "LEAST_ROWS", 0 if compiled else 1 << 40)
-    monkeypatch.setattr(fused, "_FEW_ROWS", 0 if compiled else 1 << 40)
+    monkeypatch.setattr(compiled, "LEAST_ROWS", 0 if by_loops else 1 << 40)
+    monkeypatch.setattr(compiled, "_FEW_ROWS", 0 if by_loops else 1 << 40)
     whole = shuffled(50_000, 3, "float64")
     whole["v"] = np.floor(whole["v"] / 1e6)  # a handful of values
     plan = plan_of("float64")
@@ -248,15 +248,15 @@ def test_larger_groups_are_sampled_more_thinly():
 def test_order_statistics_of_many_small_groups_and_a_large_one(dtype: str):
     """NumPy is called for large groups alone, of which there are few."""
     rng = np.random.default_rng(0)
-    sizes = np.concatenate([[ordered._NUMPY_ROWS * 3, 0, 1], rng.integers(0, 6, 3_000)])
+    sizes = np.concatenate([[compiled._NUMPY_ROWS * 3, 0, 1], rng.integers(0, 6, 3_000)])
     codes = rng.permutation(np.repeat(np.arange(len(sizes)), sizes)).astype(np.int32)
     values = rng.integers(0, 50, len(codes)).astype(dtype)
     low = np.where(sizes > 0, (sizes - 1) // 2, -1)
     high = np.where(sizes > 1, sizes // 2, -1)
-    out = [np.full(len(sizes), 99, dtype) for _ in range(2)]
-    ordered.select(values, fused.frozen(codes, np.int32), sizes, [low, high], out)
+    ranks, out = np.stack([high, low]), np.full((2, len(sizes)), 99, dtype)
+    compiled.select(values, compiled.read_only(codes, np.int32), sizes, ranks, out)
     runs = [np.sort(values[codes == g]) for g in range(len(sizes))]
-    for rank, found in zip([low, high], out, strict=True):
+    for rank, found in zip(ranks, out, strict=True):
         wanted = [run[k] if k >= 0 else 99 for run, k in zip(runs, rank, strict=True)]
         assert found.tolist() == [int(each) for each in wanted]
 
@@ -266,10 +266,10 @@ def test_groups_that_no_sample_has_need_no_call_each(monkeypatch: pytest.MonkeyP
     calls = []
     flatnonzero = np.flatnonzero
     monkeypatch.setattr(
-        ordered.np, "flatnonzero", lambda a: calls.append(found := flatnonzero(a)) or found
+        compiled.np, "flatnonzero", lambda a: calls.append(found := flatnonzero(a)) or found
     )
-    monkeypatch.setattr(fused, "LEAST_ROWS", 0)
-    monkeypatch.setattr(fused, "_FEW_ROWS", 0)
+    monkeypatch.setattr(compiled, "LEAST_ROWS", 0)
+    monkeypatch.setattr(compiled, "_FEW_ROWS", 0)
     rows = 20_000
     parts = [
         pd.DataFrame({"k": np.zeros(rows, int) if i == 1 else np.arange(rows) + i, "v": i + 0.5})

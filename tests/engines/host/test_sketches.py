@@ -11,10 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dask_gpuagg.engines.host import compacted, hyperloglog
-from dask_gpuagg.engines.host.compacted import rank_error
-from dask_gpuagg.engines.host.hyperloglog import hashes_of
-from dask_gpuagg.engines.host.sketches import SKETCHES
+from dask_gpuagg.engines.host import sketches
+from dask_gpuagg.engines.host.sketches import SKETCHES, hashes_of, rank_error
 
 DISTINCT, QUANTILE = SKETCHES["nunique_approx"], SKETCHES["quantile_approx"]
 GROUPS = 3
@@ -62,7 +60,7 @@ def test_registers_merge_in_any_order(parts):
 @given(PARTS)
 def test_entries_do_not_depend_on_how_many_groups_there_are(parts):
     codes, values, (_, fields) = sketched(DISTINCT, *parts[0])
-    many = 1 + hyperloglog.DENSE // hyperloglog.REGISTERS
+    many = 1 + sketches.DENSE // sketches.REGISTERS
     of_many, sparse = DISTINCT.update(codes, many, values)
     few = of_many < GROUPS
     assert sorted(sparse["v"][few].tolist()) == sorted(fields["v"].tolist())
@@ -104,8 +102,8 @@ def test_weights_sum_to_the_number_of_values(seed, rows):
 def test_a_sketch_of_many_values_is_small_and_right():
     values = np.random.default_rng(5).normal(size=3_000_000)
     codes, fields = QUANTILE.update(np.zeros(len(values), np.int64), 1, pd.Series(values))
-    levels = 1 + int(np.log2(len(values) / compacted.CAPACITY))
-    assert len(codes) <= (levels + 1) * compacted.CAPACITY
+    levels = 1 + int(np.log2(len(values) / sketches.CAPACITY))
+    assert len(codes) <= (levels + 1) * sketches.CAPACITY
     ordered = np.sort(values)
     for q in (0.001, 0.5, 0.999):
         (found,) = QUANTILE.finish(codes, 1, fields, q=q)
@@ -116,9 +114,9 @@ def test_a_sketch_of_many_values_is_small_and_right():
 
 
 def test_the_error_that_the_documentation_states():
-    assert rank_error(compacted.CAPACITY) == 0
+    assert rank_error(sketches.CAPACITY) == 0
     assert all(rank_error(10**n) <= 0.01 * 10**n for n in range(4, 10))
-    assert hyperloglog.ERROR < 0.0163
+    assert sketches.ERROR < 0.0163
 
 
 @pytest.mark.parametrize("distinct", [1, 5, 50, 500, 5_000, 50_000])
@@ -129,10 +127,10 @@ def test_distinct_values_within_the_standard_error(distinct):
     values = pd.Series(rng.integers(0, 2**62, groups * distinct))
     found = DISTINCT.finish(*insert_groups(DISTINCT.update(codes, groups, values), groups))
     errors = found / distinct - 1
-    assert np.sqrt(np.mean(errors**2)) < 1.15 * hyperloglog.ERROR
+    assert np.sqrt(np.mean(errors**2)) < 1.15 * sketches.ERROR
     # no bias beyond that of rounding, and what so many groups may show by chance
-    assert abs(errors.mean()) < 4 * hyperloglog.ERROR / groups**0.5 + 0.5 / distinct
-    assert abs(errors).max() < 5 * hyperloglog.ERROR
+    assert abs(errors.mean()) < 4 * sketches.ERROR / groups**0.5 + 0.5 / distinct
+    assert abs(errors).max() < 5 * sketches.ERROR
 
 
 def insert_groups(part, groups):

@@ -140,10 +140,8 @@ def test_another_length_in_the_last_block():
         ["a", None] * 1000,
         [None] * 2000,
         ["x" * 33] * 2000,
-        ["a", "b"] * 10,
-        [],
     ],
-    ids=["two", "of mean length", "empty", "null", "only null", "long", "few rows", "no rows"],
+    ids=["two", "of mean length", "empty", "null", "only null", "long"],
 )
 def test_declined(values):
     assert strings.pack(pd.Series(values, dtype="str")) is None

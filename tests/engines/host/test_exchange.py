@@ -15,8 +15,8 @@ from dask.dataframe.shuffle import partitioning_index
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.engines.host import fused
-from dask_gpuagg.engines.host.buckets import bucket_of
+from dask_gpuagg.engines.host import compiled
+from dask_gpuagg.engines.host.exchange import bucket_of
 from tests.data import KEYS, VALUES
 
 MANY = 1009
@@ -198,12 +198,12 @@ def test_objects_that_cannot_be_compared_by_text_share_an_output():
 @pytest.mark.parametrize("promised", ["int64", "float64", "bool"])
 @pytest.mark.parametrize("number", [1, 2, 7, 1 << 20])
 def test_many_integers_go_where_few_do(dtype, promised, number):
-    rows = fused.LEAST_ROWS
+    rows = compiled.LEAST_ROWS
     info = np.iinfo(dtype)
     key = np.random.default_rng(3).integers(info.min, info.max, rows, dtype, endpoint=True)
     key[:3] = 0, info.min, info.max
     many = bucket_of([key], [np.dtype(promised)], number)
-    with mock.patch.object(fused, "LEAST_ROWS", 1 << 40):
+    with mock.patch.object(compiled, "LEAST_ROWS", 1 << 40):
         few = bucket_of([key], [np.dtype(promised)], number)
     assert many.dtype == few.dtype
     assert many.tolist() == few.tolist()

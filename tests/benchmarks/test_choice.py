@@ -1,9 +1,9 @@
-"""Results of all kernels: how they are made, judged and drawn, without a GPU."""
+"""Forced kernels: how they are measured, judged and drawn, without a GPU."""
 
 from __future__ import annotations
 
 import json
-import sys
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import choice, families
-from benchmarks.grid import Cell
+from benchmarks import choice, kernels
 from dask_gpuagg.cuda.choice import choose, partitions
 from dask_gpuagg.cuda.choice.cost_model import expected_kernel_ms
 from dask_gpuagg.cuda.choice.costs import shipped
@@ -26,6 +25,7 @@ from dask_gpuagg.cuda.runtime.driver import Device
 H200 = Device(0, "NVIDIA H200", "sm_90", 132, 232_448)
 COSTS = shipped(H200).costs
 ROWS = 10**8
+GROUPS = (16, 1 << 12, 1 << 20, 1 << 24)
 QUERY = Query(
     (KeyPart("i64", False),),
     False,
@@ -60,29 +60,29 @@ class Simulated:
 
 @pytest.fixture
 def result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Writes what ``benchmarks.families`` measures of simulated kernels."""
+    """Writes what the part ``families`` measures of simulated kernels."""
 
     def device_time(call: Callable[..., Any], repeats: int) -> dict[str, float]:
         times: dict[str, float] = {}
         call(times)
         return times
 
-    monkeypatch.setattr(families, "current_device", lambda: H200)
-    monkeypatch.setattr(families, "known", shipped)
-    monkeypatch.setattr(families, "columns_of", lambda frame, number: ([], {}))
-    monkeypatch.setattr(families, "device_time", device_time)
-    monkeypatch.setattr(families, "peak_bytes", lambda call: 0)
-    monkeypatch.setattr(families, "timed", lambda calls, repeats: {n: [1.0] for n in calls})
+    monkeypatch.setattr(kernels, "current_device", lambda: H200)
+    monkeypatch.setattr(choice, "known", shipped)
+    monkeypatch.setattr(kernels, "device_time", device_time)
+    monkeypatch.setattr(kernels, "peak_bytes", lambda call: 0)
+    monkeypatch.setattr(kernels, "timed", lambda calls, repeats: {n: [1.0] for n in calls})
 
     def write(slow: Callable[[str], float], limit: float = 100.0) -> Path:
         made = []
-        for kind, cell in families.cells(["dense"], [16, 1 << 12, 1 << 20, 1 << 24]):
-            aggregator = Simulated(cell.groups, slow)
-            monkeypatch.setattr(families, "aggregator_of", lambda *_, it=aggregator: it)
-            for number in (1, 5):
-                kernels = ["auto", *choose.KERNELS]
-                of = families.measured(range(ROWS), number, kernels, 1, limit)
-                made.append({"keys": kind} | asdict(cell) | of)
+        options = Namespace(kernels=None, repeats=1, limit=limit)
+        for cell in kernels.chosen("families", ["families/dense/*"]):
+            groups = cell.labels["groups"]
+            if groups in GROUPS:
+                aggregator = Simulated(groups, slow)
+                monkeypatch.setattr(kernels, "forced_pass", lambda *_, it=aggregator: it)
+                of = kernels.measure_forced(cell, range(ROWS), options)
+                made.append({**cell.labels, **of})
         head = {"gpu": "a GPU", "kernels": "", "device": asdict(H200), "rows": ROWS}
         path = tmp_path / "families.json"
         path.write_text(json.dumps(head | {"cells": made}))
@@ -183,14 +183,11 @@ def test_misjudged_groups_are_left_out(result: Callable[..., Path]) -> None:
 
 
 def test_the_command_judges_one_file(
-    result: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    result: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for slow, status in ((1.0, 0), (3.0, 1)):
         path = result(lambda name, by=slow: by if name == "pgb" else 1.0)
-        monkeypatch.setattr(sys, "argv", ["choice", str(path)])
-        assert choice.main() == status
+        assert kernels.main(["--judge", str(path)]) == status
         shown = capsys.readouterr().out
         assert shown.count("| dense ") == 8
         assert "chosen within 10 % of the best kernel" in shown
@@ -215,19 +212,19 @@ def test_a_later_decision_may_have_fields_that_this_one_has_not(
 
 def test_the_form_of_strings() -> None:
     query = Query((KeyPart("i32", False, string=True),), False, (), (), ())
-    assert families.as_grouped(query, {"verify": 1.0}) == query
-    assert families.as_grouped(query, {"make_codes": 1.0}).coded
-    assert families.as_grouped(QUERY, {}) == QUERY
+    assert choice.as_grouped(query, {"verify": 1.0}) == query
+    assert choice.as_grouped(query, {"make_codes": 1.0}).coded
+    assert choice.as_grouped(QUERY, {}) == QUERY
 
 
 def test_tables_that_hold_the_groups() -> None:
     estimate = KeySummary(1_000, 1_000, 0.0, 0.0)
     table = {"replicas": 1, "blocks": 132, "global_slots": 2048}
     roomy = Hgb(why="", estimate=estimate, shared_slots=1_000, **table)
-    assert families.holds(roomy)
-    assert not families.holds(replace(roomy, shared_slots=998))
-    assert families.holds(Lphga(why="", estimate=estimate, global_slots=998))
-    assert families.holds(replace(roomy, estimate=None))
+    assert choice.holds(roomy)
+    assert not choice.holds(replace(roomy, shared_slots=998))
+    assert choice.holds(Lphga(why="", estimate=estimate, global_slots=998))
+    assert choice.holds(replace(roomy, estimate=None))
 
 
 def test_the_plot_has_a_line_for_every_kernel(result: Callable[..., Path]) -> None:
@@ -246,9 +243,3 @@ def test_the_plot_has_a_line_for_every_kernel(result: Callable[..., Path]) -> No
         assert len(dashed) == len(choose.KERNELS) - 1
         (ringed,) = [line for line in axis.lines if line.get_label() == "chosen"]
         assert list(ringed.get_xdata()) == [16, 1 << 12, 1 << 20, 1 << 24]
-
-
-def test_cells() -> None:
-    made = list(families.cells(["dense", "zipf", "strings"], [16, 64]))
-    assert made[:2] == [("dense", Cell("int64", 16, 1)), ("dense", Cell("int64", 64, 1))]
-    assert [kind for kind, _ in made] == ["dense"] * 2 + ["zipf"] * 3 + ["strings"] * 2

@@ -8,8 +8,7 @@ import statistics
 import numpy as np
 import pytest
 
-from benchmarks.arms import Run
-from benchmarks.rounds import CONFIDENCE, compared, interval, is_slower, rounds
+from benchmarks.arms import CONFIDENCE, Run, compared, interval, is_slower, rounds
 
 NAMES = ("a", "b", "c")
 

@@ -14,10 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.engines.host import fused, loops, loops_sums, numbering, strings
-from dask_gpuagg.engines.host.grouping import group
+from dask_gpuagg.engines.host import compiled, loops, strings
+from dask_gpuagg.engines.host.exchange import split as split_partial
+from dask_gpuagg.engines.host.grouping import densify, group
 from dask_gpuagg.engines.host.reducer import Reducer
-from dask_gpuagg.engines.host.update import update
+from dask_gpuagg.engines.host.states import update
+from dask_gpuagg.plan import Column, Plan
 
 GROUPS = 5
 ALL = ("count", "sum", "min", "max", "m2")
@@ -44,9 +46,9 @@ def reduced(
     n: int = GROUPS,
     lanes: int | None = None,
 ) -> dict[str, Any]:
-    codes = fused.frozen(codes, np.int32)
-    lanes = fused.lanes_of(codes, n) if lanes is None else lanes
-    return fused.reduce(codes, n, values, wanted, skipna, lanes)
+    codes = compiled.read_only(codes, np.int32)
+    lanes = compiled.lanes_of(codes, n) if lanes is None else lanes
+    return compiled.reduce(codes, n, values, wanted, skipna, lanes)
 
 
 def split(rows: list[tuple[int, Any]], dtype: str) -> tuple[Any, Any]:
@@ -149,15 +151,15 @@ def test_sums_are_compensated(lanes):
     ],
 )
 def test_lanes(codes, lanes):
-    assert fused.lanes_of(codes, codes.max() + 1) == lanes
+    assert compiled.lanes_of(codes, codes.max() + 1) == lanes
 
 
 @pytest.mark.parametrize("layout", ["strided", "read-only", "byte-swapped", "long"])
 def test_any_layout(layout):
-    rows = 3 * fused._BLOCK + 7 if layout == "long" else 100
+    rows = 3 * compiled.BLOCK + 7 if layout == "long" else 100
     values = np.arange(2 * rows, dtype="float32" if layout == "long" else "float64")[::2]
     if layout == "read-only":
-        values = fused.frozen(values, values.dtype)
+        values = compiled.read_only(values, values.dtype)
     if layout == "byte-swapped":
         values = values.astype(values.dtype.newbyteorder())
     codes = np.arange(rows) % 3
@@ -166,7 +168,7 @@ def test_any_layout(layout):
 
 
 def test_one_signature_per_loop(monkeypatch):
-    monkeypatch.setattr(fused, "LEAST_ROWS", 1)
+    monkeypatch.setattr(compiled, "LEAST_ROWS", 1)
     for dtype in ("int8", "int64", "uint8", "uint64", "float32", "float64"):
         column = pd.Series(np.arange(9).astype(dtype))
         groups = group([column, column], dropna=True)
@@ -174,8 +176,8 @@ def test_one_signature_per_loop(monkeypatch):
             for state in ("count", "min", "moments"):
                 update(Reducer(codes, groups.n), state, [column], column.index)
     assert len(loops.reduce_floats.signatures) == 1
-    fused.sums(fused.frozen(np.zeros(9), "int32"), 1, [np.ones(9)] * 4, True, True, 1)
-    assert len(loops_sums.sum_columns.signatures) == 2
+    compiled.sums(compiled.read_only(np.zeros(9), "int32"), 1, [np.ones(9)] * 4, True, True, 1)
+    assert len(loops.sum_columns.signatures) == 2
     assert len(loops.reduce_integers.signatures) == 2
     assert len(loops.number_integers.signatures) == 1
     assert len(loops.number_pairs.signatures) == 1
@@ -188,7 +190,7 @@ def test_numbers_of_integers(dtype, data):
     top = np.iinfo(dtype).max
     offsets = data.draw(st.lists(st.integers(0, min(99, top - low)), min_size=1))
     values = np.array([low + o for o in offsets], dtype)
-    codes, present = numbering.number(values, low, 100)
+    codes, present = compiled.number(values, low, 100)
     assert codes.tolist() == pd.factorize(np.array(offsets))[0].tolist()
     assert present[codes].tolist() == offsets
 
@@ -196,7 +198,7 @@ def test_numbers_of_integers(dtype, data):
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6)), min_size=1))
 def test_numbers_of_pairs(pairs):
     left, right = (np.array(side) for side in zip(*pairs, strict=True))
-    codes, present = numbering.number_pairs(left, right, 7, 28)
+    codes, present = compiled.number_pairs(left, right, 7, 28)
     assert present[codes].tolist() == (left * 7 + right).tolist()
     assert len(set(codes.tolist())) == len(set(pairs)) == len(present)
 
@@ -206,7 +208,7 @@ def test_numbers_of_pairs(pairs):
 )
 @pytest.mark.parametrize("cut", [0, 5])
 def test_numbers_of_strings(words, cut):
-    column = pd.Series(words * fused.LEAST_ROWS, dtype="str").iloc[cut:]
+    column = pd.Series(words * compiled.LEAST_ROWS, dtype="str").iloc[cut:]
     packed = strings.pack(column)
     codes, present = packed.numbers()
     back = strings.unpack(present[codes], packed.packing, column.dtype)
@@ -215,14 +217,14 @@ def test_numbers_of_strings(words, cut):
 
 
 def test_strings_of_different_lengths_are_different_groups():
-    column = pd.Series(["ab", "a", "abc"] * fused.LEAST_ROWS, dtype="str")
+    column = pd.Series(["ab", "a", "abc"] * compiled.LEAST_ROWS, dtype="str")
     assert strings.pack(column) is None
 
 
 @pytest.mark.parametrize("keys", [1, 2, 3, 6])
 def test_groups_of_several_keys(keys):
     rng = np.random.default_rng(keys)
-    columns = [pd.Series(rng.integers(0, 40, fused.LEAST_ROWS)) for _ in range(keys)]
+    columns = [pd.Series(rng.integers(0, 40, compiled.LEAST_ROWS)) for _ in range(keys)]
     columns[0] = columns[0].map(lambda i: f"id{i:03d}").astype("str")
     groups = group(columns, dropna=True)
     expected = pd.concat(columns, axis=1)
@@ -236,7 +238,7 @@ def test_groups_of_several_keys(keys):
 def test_threads_may_compile_at_once():
     code = """
 import threading, numpy as np, pandas as pd
-from dask_gpuagg.engines.host.update import update
+from dask_gpuagg.engines.host.states import update
 from dask_gpuagg.engines.host.reducer import Reducer
 values = pd.Series(np.ones(60_000)); codes = np.arange(60_000) % 7; sums = []
 def work():
@@ -252,7 +254,7 @@ def test_few_rows_need_no_numba():
     code = """
 import sys, pandas as pd
 from dask_gpuagg.engines.host.grouping import group
-from dask_gpuagg.engines.host.update import update
+from dask_gpuagg.engines.host.states import update
 from dask_gpuagg.engines.host.reducer import Reducer
 column = pd.Series(["id1", "id2"] * 1000, dtype="str"); groups = group([column], dropna=True)
 update(Reducer(groups.codes, groups.n), "count", [column], column.index)
@@ -262,21 +264,21 @@ assert "numba" not in sys.modules
 
 
 def test_many_columns_make_up_for_few_rows():
-    few = fused.LEAST_ROWS // 4
-    assert not fused.usable(few, columns=3)
-    assert fused.usable(few, columns=4)
-    assert not fused.usable(1000, columns=1000)
+    few = compiled.LEAST_ROWS // 4
+    assert not compiled.should_run(few, columns=3)
+    assert compiled.should_run(few, columns=4)
+    assert not compiled.should_run(1000, columns=1000)
 
 
 def test_wide_partitions_are_reduced_by_the_loops():
     rng = np.random.default_rng(0)
-    rows = fused.LEAST_ROWS // 4
+    rows = compiled.LEAST_ROWS // 4
     columns = [pd.Series(rng.random(rows)) for _ in range(6)]
     codes = rng.integers(0, 9, rows)
     reducer = Reducer(codes, 9)
     for column in columns:
         reducer.expect("fsum", column)
-    with mock.patch.object(fused, "sums", wraps=fused.sums) as together:
+    with mock.patch.object(compiled, "sums", wraps=compiled.sums) as together:
         sums = [update(reducer, "fsum", [c], c.index)["sum"] for c in columns]
     assert [len(call.args[2]) for call in together.call_args_list] == [4, 1, 1]
     expected = [c.groupby(codes).sum().to_numpy() for c in columns]
@@ -290,11 +292,11 @@ def test_wide_partitions_are_reduced_by_the_loops():
 def test_columns_summed_together_are_those_of_one_by_one(counts, skipna, lanes, rows):
     codes, *columns = (np.array(column) for column in zip(*rows, strict=True))
     columns = [column.astype(np.float64) for column in columns]
-    codes = fused.frozen(codes, np.int32)
+    codes = compiled.read_only(codes, np.int32)
     wanted = ("sum", "count") if counts else ("sum",)
-    together = fused.sums(codes, GROUPS, columns, counts, skipna, lanes)
+    together = compiled.sums(codes, GROUPS, columns, counts, skipna, lanes)
     for column, made in zip(columns, together, strict=True):
-        one = fused.reduce(codes, GROUPS, column, wanted, skipna, lanes)
+        one = compiled.reduce(codes, GROUPS, column, wanted, skipna, lanes)
         assert made.keys() == one.keys()
         for field in wanted:
             assert made[field].dtype == one[field].dtype
@@ -303,15 +305,15 @@ def test_columns_summed_together_are_those_of_one_by_one(counts, skipna, lanes, 
 
 def test_columns_of_which_more_is_wanted_are_reduced_apart():
     rng = np.random.default_rng(0)
-    columns = [pd.Series(rng.random(fused.LEAST_ROWS)) for _ in range(10)]
-    codes = rng.integers(0, 9, fused.LEAST_ROWS)
+    columns = [pd.Series(rng.random(compiled.LEAST_ROWS)) for _ in range(10)]
+    codes = rng.integers(0, 9, compiled.LEAST_ROWS)
     reducer = Reducer(codes, 9)
     for i, column in enumerate(columns):
         reducer.expect("fsum", column)
         if i < 5:
             reducer.expect("count", column)
     reducer.expect("min", columns[9])
-    with mock.patch.object(fused, "sums", wraps=fused.sums) as together:
+    with mock.patch.object(compiled, "sums", wraps=compiled.sums) as together:
         sums = [update(reducer, "fsum", [c], c.index)["sum"] for c in columns]
     # the fifth that is counted, and the one with an extreme, are alone
     calls = [call.args[2:4] for call in together.call_args_list]
@@ -323,12 +325,12 @@ def test_columns_of_which_more_is_wanted_are_reduced_apart():
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("groups", [3, 700, 5000])
 def test_rows_from_memory_have_many_accumulators(groups, dtype):
-    rows = fused._ROWS_FROM_MEMORY
+    rows = compiled._ROWS_FROM_MEMORY
     rng = np.random.default_rng(groups)
     values = rng.normal(1e6, 1.0, rows).astype(dtype)
     values[::7] = np.nan
     codes = rng.integers(0, groups, rows)
-    with mock.patch.object(fused, "_folded", wraps=fused._folded) as folded:
+    with mock.patch.object(compiled, "_folded", wraps=compiled._folded) as folded:
         made = reduced(codes, values, ("sum", "count", "min", "max"), n=groups, lanes=1)
         alone = reduced(codes, values, ("sum",), n=groups, lanes=1)
         few = reduced(codes[:-1], values[:-1], ("sum",), n=groups, lanes=1)
@@ -344,15 +346,15 @@ def test_rows_from_memory_have_many_accumulators(groups, dtype):
 
 
 def test_many_groups_are_summed_column_by_column():
-    rows = fused.LEAST_ROWS
-    assert fused.sums_pay(rows, rows // 16)
-    assert not fused.sums_pay(rows, rows // 8)
+    rows = compiled.LEAST_ROWS
+    assert compiled.sums_pay(rows, rows // 16)
+    assert not compiled.sums_pay(rows, rows // 8)
     columns = [pd.Series(np.ones(rows)) for _ in range(4)]
     codes = np.arange(rows) % (rows // 8)
     reducer = Reducer(codes, rows // 8)
     for column in columns:
         reducer.expect("fsum", column)
-    with mock.patch.object(fused, "sums", wraps=fused.sums) as together:
+    with mock.patch.object(compiled, "sums", wraps=compiled.sums) as together:
         sums = [update(reducer, "fsum", [c], c.index)["sum"] for c in columns]
     assert [len(call.args[2]) for call in together.call_args_list] == [1] * 4
     assert all((s == 8.0).all() for s in sums)
@@ -361,10 +363,10 @@ def test_many_groups_are_summed_column_by_column():
 def test_without_the_compiler_pandas_reduces(monkeypatch):
     import numba
 
-    assert fused.usable(fused.LEAST_ROWS)
+    assert compiled.should_run(compiled.LEAST_ROWS)
     monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
-    assert not fused.usable(fused.LEAST_ROWS)
-    values = pd.Series(np.ones(fused.LEAST_ROWS))
+    assert not compiled.should_run(compiled.LEAST_ROWS)
+    values = pd.Series(np.ones(compiled.LEAST_ROWS))
     fields = update(Reducer(np.zeros(len(values), int), 1), "moments", [values], values.index)
     assert fields["m2"].tolist() == [0.0]
 
@@ -393,3 +395,146 @@ def test_sums_beyond_the_largest_number(lanes):
     codes, values = np.zeros(9, np.int64), np.full(9, 0.3 * np.finfo(np.float64).max)
     assert reduced(codes, values, ("sum",), lanes=lanes)["sum"][0] == np.inf
     assert reduced(codes, -values, ("sum",), lanes=lanes)["sum"][0] == -np.inf
+
+
+WIDE = {
+    "int64": st.sampled_from([-(2**63), -1, 0, 1, 2**62, 2**63 - 1]),
+    "uint64": st.sampled_from([0, 1, 2**63 - 1, 2**63, 2**64 - 1]),
+    "int32": st.sampled_from([-(2**31), -1, 0, 2**31 - 1]),
+    "uint32": st.sampled_from([0, 1, 2**32 - 1]),
+}
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | WIDE["int64"], min_size=1, max_size=50))
+def test_numbers_and_integers(values):
+    array = np.array(values, np.int64)
+    codes, present = compiled.number_hashed(array)
+    expected, uniques = pd.factorize(array)
+    assert codes.tolist() == expected.tolist()
+    assert present.tolist() == uniques.tolist()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 1000])
+def test_no_more_than_half_of_the_slots_are_taken(rows):
+    table, shift = compiled.hash_table(rows)
+    assert 2 * rows <= len(table) == 2 ** (64 - shift) <= max(4 * rows, 2)
+    codes, _ = compiled.number_hashed(np.arange(rows))
+    assert codes.tolist() == list(range(rows))
+
+
+@pytest.mark.parametrize("dtype", WIDE)
+@given(data=st.data())
+def test_keys_of_a_wide_range(dtype, data):
+    values = data.draw(st.lists(WIDE[dtype], min_size=1, max_size=30))
+    column = pd.Series(values, dtype=dtype)
+    with mock.patch.object(compiled, "LEAST_ROWS", 1):
+        groups = group([column], dropna=True)
+    (keys,) = groups.keys
+    assert keys.dtype == column.dtype
+    assert keys[groups.codes].tolist() == values
+    assert groups.n == len(set(values))
+
+
+@pytest.mark.parametrize("step", [1, 2**20, 2**40])
+def test_pairs_of_columns_beyond_direct_addressing(step):
+    rows = compiled.LEAST_ROWS
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({i: rng.integers(0, rows, rows) * step for i in range(2)})
+    frame = pd.concat([frame, frame])
+    groups = group([frame[0], frame[1]], dropna=True)
+    assert groups.n == len(frame.drop_duplicates())
+    for i, keys in enumerate(groups.keys):
+        assert (keys[groups.codes] == frame[i].to_numpy()).all()
+
+
+def test_codes_are_made_dense_by_hashing():
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 2**60, 1000).repeat(compiled.LEAST_ROWS // 1000)
+    dense, present = densify(codes, 2**60)
+    assert (present[dense] == codes).all()
+    assert len(present) == len(np.unique(codes)) == dense.max() + 1
+
+
+VALUES = st.sampled_from([0.0, -0.0, 1.5, 2.5, -3.0, np.inf, -np.inf, np.nan, 1e308, 5e-324])
+ROWS = st.lists(st.tuples(st.integers(0, 5), VALUES), max_size=60)
+
+
+@pytest.mark.parametrize("least", [0, 1 << 40], ids=["numpy", "loop"])
+@given(rows=ROWS)
+def test_medians_are_those_of_pandas(least, rows):
+    codes = np.array([code for code, _ in rows], np.int32)
+    values = np.array([value for _, value in rows], np.float64)
+    with mock.patch.object(compiled, "_NUMPY_ROWS", least):
+        found = compiled.medians(codes, 7, values)
+    expected = pd.Series(values).groupby(codes).median().reindex(range(7)).to_numpy()
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("pattern", ["sorted", "backwards", "equal", "organ pipe", "random"])
+@pytest.mark.parametrize("rows", [4999, 5000])
+def test_medians_of_many_rows_in_any_order(pattern, rows):
+    made = {
+        "sorted": np.arange(rows),
+        "backwards": np.arange(rows)[::-1],
+        "equal": np.full(rows, 3),
+        "organ pipe": np.minimum(np.arange(rows), np.arange(rows)[::-1]),
+        "random": np.random.default_rng(0).permutation(rows),
+    }
+    values = made[pattern].astype(np.float64)
+    for codes in (np.zeros(rows, np.int32), np.arange(rows, dtype=np.int32) % 3):
+        found = compiled.medians(codes, 3, values)
+        expected = [np.median(v) if len(v := values[codes == g]) else np.nan for g in range(3)]
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int64", "uint64", "float32", "Float64", "int32"])
+def test_the_reducer_takes_numbers_of_64_bits(dtype):
+    rows = compiled.LEAST_ROWS
+    codes = np.arange(rows, dtype=np.int32) % 11
+    values = pd.Series(np.random.default_rng(1).integers(0, 2**62, rows)).astype(dtype)
+    reducer = Reducer(codes, 11)
+    found = reducer.medians(values)
+    assert (found is not None) == (dtype in ("float64", "int64", "uint64"))
+    if found is not None:
+        expected = values.groupby(codes).median()
+        assert found.dtype == expected.dtype
+        assert found.tolist() == expected.tolist()
+    assert Reducer(codes[:100], 11).medians(values[:100]) is None
+
+
+@pytest.mark.parametrize("buckets", [1, 3, 16])
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "int32", "float32", "float64"])
+def test_tables_of_plain_numbers_are_divided_as_others_are(dtype, buckets):
+    rows = compiled.LEAST_ROWS
+    rng = np.random.default_rng(2)
+    table = pd.DataFrame({"k0": rng.integers(0, 50, rows), "v0": np.arange(rows).astype(dtype)})
+    plan = Plan((Column("k", table["k0"].dtype),), (), (), ())
+    assert compiled.can_order(table)
+    fast = split_partial({"rows": table}, plan, buckets)
+    with mock.patch.object(compiled, "can_order", return_value=False):
+        slow = split_partial({"rows": table}, plan, buckets)
+    assert len(fast) == len(slow) == buckets
+    for got, expected in zip(fast, slow, strict=True):
+        pd.testing.assert_frame_equal(got["rows"], expected["rows"].reset_index(drop=True))
+
+
+def test_other_tables_are_not_taken():
+    rows = compiled.LEAST_ROWS
+    whole = pd.DataFrame({"k0": np.arange(rows)})
+    assert compiled.can_order(whole)
+    assert not compiled.can_order(whole[:100])
+    assert not compiled.can_order(whole.assign(v0="text"))
+    assert not compiled.can_order(whole.assign(v0=np.zeros(rows, "i2")))
+    assert not compiled.can_order(whole.assign(v0=pd.array(np.arange(rows), "Int64")))
+
+
+@given(rows=ROWS, stride=st.sampled_from([1, 70_000]), narrow=st.sampled_from(["i1", "i2", "i4"]))
+def test_rows_are_ordered_within_their_groups(rows, stride, narrow):
+    # codes of booleans and of categories have as few bits as hold them
+    codes = np.array([code * stride for code, _ in rows], narrow if stride == 1 else np.int64)
+    values = np.array([value for _, value in rows], np.float64)
+    order = compiled.order_within(codes, 5 * stride + 1, values)
+    expected = np.lexsort((values, codes))
+    assert sorted(order) == list(range(len(rows)))
+    np.testing.assert_array_equal(codes[order], codes[expected])
+    np.testing.assert_array_equal(values[order], values[expected])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import math
 from itertools import pairwise
 from typing import Any
 from unittest import mock
@@ -14,13 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dask_gpuagg import exact_sums
 from dask_gpuagg.aggregations import REGISTRY, STATES
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines.host import batches
+from dask_gpuagg.engines.host import compiled
+from dask_gpuagg.engines.host import reducer as reducer_module
 from dask_gpuagg.engines.host.grouping import group
-from dask_gpuagg.engines.host.merge import merge
-from dask_gpuagg.engines.host.reducer import Fields, Reducer
-from dask_gpuagg.engines.host.update import update
+from dask_gpuagg.engines.host.reducer import Fields, Reducer, exact_bins
+from dask_gpuagg.engines.host.states import merge, update
 
 _FLOATS = st.sampled_from([0.0, -0.0, 1.5, -2.25, 1e9 + 1, 1e9 + 2, np.inf, -np.inf, 0.1])
 _TICKS = st.integers(-(10**17), 10**17)
@@ -254,8 +256,8 @@ class TestReducer:
         for column in columns:
             together.expect("moments" if how in ("sum", "var") else how, column)
         for column in columns:
-            got = together.reduced(how, column)
-            alone = Reducer(codes, 8).reduced(how, column)
+            got = together.by_pandas(how, column)
+            alone = Reducer(codes, 8).by_pandas(how, column)
             assert got.dtype == alone.dtype
             np.testing.assert_array_equal(got, alone)
 
@@ -265,18 +267,37 @@ class TestReducer:
         reducer = Reducer(self.codes, 3)
         for column in columns:
             reducer.expect("fsum", column)
-        with mock.patch.object(batches, "reduce", wraps=batches.reduce) as reduce:
+        with mock.patch.object(reducer, "_reduce_batch", wraps=reducer._reduce_batch) as reduce:
             sums = [reducer.sum(column).tolist() for column in columns]
         assert [len(call.args[0]) for call in reduce.call_args_list] == [3, 1]
         assert sums == [[2.0 + i, 0, 4] for i in range(3)] + [[6, 0, 4]]
 
+    def test_the_spread_of_integers_is_reduced_together(self):
+        columns = [pd.Series([1, 2, 3, i]) for i in range(3)]
+        reducer = Reducer(self.codes, 3)
+        for column in columns:
+            reducer.expect("moments", column)
+        with mock.patch.object(reducer, "_reduce_batch", wraps=reducer._reduce_batch) as reduce:
+            moments = [update(reducer, "moments", [c], c.index) for c in columns]
+        assert [call.args[1] for call in reduce.call_args_list] == ["sum", "var"]
+        alone = [update(Reducer(self.codes, 3), "moments", [c], c.index) for c in columns]
+        for got, expected in zip(moments, alone, strict=True):
+            np.testing.assert_array_equal(got["m2"], expected["m2"])
+
     def test_the_values_of_a_batch_are_bounded(self, monkeypatch):
-        monkeypatch.setattr(batches, "_MOST_VALUES", 8)
-        columns = [pd.Series([1.0, 2.0, 3.0, 4.0]) for _ in range(3)]
-        assert len(batches.batch_of(columns[2], columns)) == 2
-        assert batches.batch_of(columns[2], columns)[0] is columns[2]
-        monkeypatch.setattr(batches, "_MOST_VALUES", 1)
-        assert len(batches.batch_of(columns[2], columns)) == 1
+        columns = [pd.Series([1.0, 2.0, 3.0, i]) for i in range(20)]
+        for most, sizes in ((8, [2] * 10), (27, [6, 6, 6, 2]), (1, [1] * 20), (1000, [20])):
+            monkeypatch.setattr(reducer_module, "_MOST_VALUES", most)
+            reducer = Reducer(self.codes, 3)
+            for column in columns:
+                reducer.expect("fsum", column)
+            with mock.patch.object(reducer, "_reduce_batch", wraps=reducer._reduce_batch) as reduce:
+                # the second one first: a batch begins with the column that is asked for
+                sums = [reducer.sum(columns[i]).tolist() for i in (1, 0, *range(2, 20))]
+            # each column once, however many batches there are
+            assert [len(call.args[0]) for call in reduce.call_args_list] == sizes
+            assert reduce.call_args_list[0].args[0][0] is columns[1]
+            assert sums == [[2.0 + i, 0, 4] for i in (1, 0, *range(2, 20))]
 
     @pytest.mark.parametrize("function", ["first", "last"])
     def test_columns_with_nulls_have_their_own_rows(self, function):
@@ -300,3 +321,47 @@ def test_values_between_words_are_reduced_without_a_warning(capfd):
     got = Reducer(np.array([0, 1, 0, 1]), 2).arrow(values, "sum")
     assert list(got) == [decimal.Decimal(2), decimal.Decimal(4)]
     assert capfd.readouterr().err == ""
+
+
+ROWS, GROUPS = 3_000, 13
+_rng = np.random.default_rng(2)
+_codes = compiled.read_only(_rng.integers(0, GROUPS - 1, ROWS), np.int32)
+_x = _rng.normal(size=ROWS) * 10.0 ** _rng.integers(-30, 30, ROWS)
+_words = _rng.integers(0, 2**53, ROWS, dtype=np.uint64).view(np.float64)
+
+
+@pytest.mark.parametrize("by_loops", [True, False])
+@pytest.mark.parametrize("block", [1 << 30, 700])
+@pytest.mark.parametrize("values", [_x, _words, _x * 0, _x.round(), np.full(ROWS, 0.1)])
+def test_sums_are_those_of_fsum(
+    values: np.ndarray, block: int, by_loops: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reducer_module, "_ROWS_OF_A_BIN", block)
+    fields = exact_bins(_codes, GROUPS, values, True, by_loops)
+    assert fields.keys().isdisjoint(exact_sums.SPECIAL)
+    made = exact_sums.total({exact_sums.COUNT: np.zeros(GROUPS, np.int64)} | fields, np)
+    assert made.tolist() == [math.fsum(values[_codes == g]) for g in range(GROUPS)]
+
+
+@pytest.mark.parametrize("by_loops", [True, False])
+@pytest.mark.parametrize("nan_is_null", [True, False])
+def test_values_that_are_not_finite_are_counted(nan_is_null: bool, by_loops: bool) -> None:
+    values = _x.copy()
+    values[::7], values[1::7], values[2::7] = np.nan, np.inf, -np.inf
+    fields = exact_bins(_codes, GROUPS, values, nan_is_null, by_loops)
+    assert ("nan" in fields) is not nan_is_null
+    for name, which in {"above": values == np.inf, "below": values == -np.inf}.items():
+        assert fields[name].tolist() == [which[_codes == g].sum() for g in range(GROUPS)]
+    rest = np.where(np.isfinite(values), values, 0.0)
+    finite = exact_bins(_codes, GROUPS, rest, nan_is_null, by_loops)
+    n = {exact_sums.COUNT: np.zeros(GROUPS, np.int64)}
+    bins = {name: v for name, v in fields.items() if name not in exact_sums.SPECIAL}
+    sums = exact_sums.total(n | bins, np), exact_sums.total(n | finite, np)
+    assert sums[0].tolist() == sums[1].tolist()
+
+
+@pytest.mark.parametrize("by_loops", [True, False])
+@pytest.mark.parametrize("fill", [np.nan, np.inf, 0.0])
+def test_no_number_at_all(fill: float, by_loops: bool) -> None:
+    fields = exact_bins(_codes, GROUPS, np.full(ROWS, fill), True, by_loops)
+    assert list(fields) == (["above"] if fill == np.inf else [])

@@ -1,0 +1,382 @@
+"""Rows of ``benchmarks.kernels``: kinds of key columns, and values beside them.
+
+Keys are functions of the number of rows and a random generator. CuPy and cuDF are imported where
+rows are drawn: without a GPU the cells can be listed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+Columns = dict[str, Any]
+Keys = Callable[[int, Any], Columns]
+# dtype of a column, and the bounds of integers
+Drawn = tuple[Any, ...]
+
+VALUES: dict[str, Drawn] = {
+    "v": ("float64",),
+    "w": ("float32",),
+    "x": ("int64", -(2**40), 2**40),
+    "y": ("int32", -1000, 1000),
+}
+TWO_VALUES = {label: VALUES[label] for label in "vw"}
+NARROW_VALUES: dict[str, Drawn] = {**TWO_VALUES, "x": ("int64", -1000, 1000)}
+WHOLE_VALUES: dict[str, Drawn] = {"v": ("float64",), "i": ("int32", 0, 10_000)}
+
+
+@dataclass(frozen=True)
+class Input:
+    """Rows with a name of their own: cells of equal inputs share them."""
+
+    name: str
+    make: Callable[[int], Any] = field(compare=False)
+
+
+def input_of(
+    name: str,
+    keys: Keys,
+    values: Mapping[str, Drawn] = VALUES,
+    nulls: float = 0.0,
+    values_first: bool = False,
+) -> Input:
+    """Rows of key columns and values, of which a share is null; one is drawn before the other."""
+    return Input(name, partial(frame_of, keys, values, nulls, values_first))
+
+
+def frame_of(
+    keys: Keys, values: Mapping[str, Drawn], nulls: float, values_first: bool, rows: int
+) -> Any:
+    """Draw a DataFrame."""
+    import cudf
+    import cupy as cp
+
+    rng = cp.random.default_rng(1)
+    key_columns = {} if values_first else keys(rows, rng)
+    columns = {label: drawn(value, rows, rng) for label, value in values.items()}
+    frame = cudf.DataFrame((key_columns or keys(rows, rng)) | columns)
+    if nulls:
+        for name in values:
+            frame[name] = frame[name].mask(cudf.Series(rng.random(rows) < nulls))
+    return frame
+
+
+def drawn(value: Drawn, rows: int, rng: Any) -> Any:
+    """Uniform integers between bounds, or floats from 0 to 1."""
+    dtype, *bounds = value
+    return rng.integers(*bounds, rows, dtype=dtype) if bounds else rng.random(rows, dtype=dtype)
+
+
+def key_labels(frame: Any) -> list[str]:
+    """Labels of the key columns."""
+    return [label for label in frame.columns if label[0] == "k"]
+
+
+def evenly(frame: Any) -> Any:
+    """Draw the keys of a frame again, each as frequent as the others, beside equal values."""
+    import cupy as cp
+
+    (label,) = key_labels(frame)
+    keys = frame[label].drop_duplicates()
+    rows = cp.random.default_rng(2).integers(0, len(keys), len(frame))
+    return frame.assign(**{label: keys.take(rows).reset_index(drop=True)})
+
+
+# ---- keys of a given number of groups ------------------------------------------------------------
+
+
+def grouped(key: str, groups: int, zipf: float, rows: int, rng: Any) -> Columns:
+    """Columns of which every group has its own combination: dtypes, ``strN`` or ``random``."""
+    import cudf
+    import cupy as cp
+
+    codes = numbers(rows, groups, zipf, rng)
+    if key == "random":
+        words = cp.random.default_rng(2).integers(-(2**63), 2**63 - 1, groups, dtype="int64")
+        return {"k0": words[codes]}
+    if key.startswith("str"):
+        names = cudf.Series(cp.arange(groups)).astype("str").str.zfill(int(key[3:]))
+        return {"k0": names.take(codes).reset_index(drop=True)}
+    types = key.split("+")
+    if len(types) == 1:
+        return {"k0": codes.astype(types[0])}
+    side = math.ceil(groups ** (1 / len(types)))
+    columns = {}
+    for i, name in enumerate(types):
+        columns[f"k{i}"] = (codes % side if i + 1 < len(types) else codes).astype(name)
+        codes = codes // side
+    return columns
+
+
+def numbers(rows: int, groups: int, zipf: float, rng: Any) -> Any:
+    """Group numbers, uniform or by Zipf's law (inverted continuously), int64."""
+    import cupy as cp
+
+    if not zipf:
+        return rng.integers(0, groups, rows, dtype="int64")
+    u = rng.random(rows)
+    if zipf == 1.0:
+        ranks = cp.exp(u * math.log(groups))
+    else:
+        power = 1.0 - zipf
+        ranks = (u * (groups**power - 1.0) + 1.0) ** (1.0 / power)
+    ranks = cp.minimum(ranks.astype("int64") - 1, groups - 1)
+    # the heavy keys lie anywhere
+    return (ranks * 2_654_435_761) % 2**32 % (2 * groups)
+
+
+# ---- keys as users have them ---------------------------------------------------------------------
+
+
+def _uniform(dtypes: Sequence[str], sizes: Sequence[int], rows: int, rng: Any) -> Columns:
+    return {
+        f"k{i}": rng.integers(0, size, rows, dtype="int64").astype(dtype)
+        for i, (dtype, size) in enumerate(zip(dtypes, sizes, strict=True))
+    }
+
+
+def _ordered(dtypes: Sequence[str], first: int, second: int, rows: int, rng: Any) -> Columns:
+    """As a table of days by stores is kept: the first column ascends."""
+    import cupy as cp
+
+    steps = (cp.arange(rows, dtype="int64") * first // rows).astype(dtypes[0])
+    return {"k0": steps, "k1": rng.integers(0, second, rows, dtype="int64").astype(dtypes[1])}
+
+
+def _zipf(groups: int, exponent: float, rows: int, rng: Any) -> Columns:
+    return {"k0": numbers(rows, groups, exponent, rng)}
+
+
+def _strided(groups: int, stride: int, rows: int, rng: Any) -> Columns:
+    return {"k0": rng.integers(0, groups, rows, dtype="int64") * stride}
+
+
+def _random_words(groups: int, rows: int, rng: Any) -> Columns:
+    bits = rng.integers(-(2**63), 2**63 - 1, groups, dtype="int64")
+    return {"k0": bits[rng.integers(0, groups, rows, dtype="int64")]}
+
+
+def _floats(groups: int, dtype: str, rows: int, rng: Any) -> Columns:
+    return {"k0": (rng.integers(0, groups, rows, dtype="int64") / 100).astype(dtype)}
+
+
+def _with_nulls(groups: int, rows: int, rng: Any) -> Columns:
+    import cudf
+
+    keys = cudf.Series(rng.integers(0, groups, rows, dtype="int64"))
+    return {"k0": keys.mask(cudf.Series(rng.random(rows) < 0.1))}
+
+
+def _times(groups: int, unit: str, rows: int, rng: Any) -> Columns:
+    import cudf
+
+    keys = cudf.Series(rng.integers(0, groups, rows, dtype="int64") + 19_000 * 86_400)
+    return {"k0": keys.astype(f"datetime64[{unit}]")}
+
+
+def _choice_of(texts: Any, rows: int, rng: Any) -> Any:
+    codes = rng.integers(0, len(texts), rows, dtype="int32")
+    return texts.take(codes).reset_index(drop=True)
+
+
+def _uneven(groups: int, longest: int, rows: int, rng: Any) -> Columns:
+    """Texts whose lengths lie between 3 and ``longest``, most of them short."""
+    import cudf
+    import numpy as np
+
+    random = np.random.default_rng(3)
+    lengths = np.minimum(longest, 3 + random.geometric(0.12, groups))
+    letters = random.integers(97, 123, (groups, longest), dtype=np.uint8)
+    texts = [bytes(row[:n]).decode() for row, n in zip(letters, lengths, strict=True)]
+    names = cudf.Series([f"{text}{i}" for i, text in enumerate(texts)])
+    return {"k0": _choice_of(names, rows, rng)}
+
+
+def _uuids(groups: int, rows: int, rng: Any) -> Columns:
+    import uuid
+
+    import cudf
+    import numpy as np
+
+    random = np.random.default_rng(4)
+    texts = [str(uuid.UUID(bytes=random.bytes(16))) for _ in range(groups)]
+    return {"k0": _choice_of(cudf.Series(texts), rows, rng)}
+
+
+def _text_and(dtype: str, texts: int, width: int, others: int, rows: int, rng: Any) -> Columns:
+    import cudf
+    import cupy as cp
+
+    names = cudf.Series(cp.arange(texts)).astype("str").str.zfill(width)
+    return {
+        "k0": _choice_of(names, rows, rng),
+        "k1": rng.integers(0, others, rows, dtype="int64").astype(dtype),
+    }
+
+
+def _categories(sizes: Sequence[int], rows: int, rng: Any) -> Columns:
+    import cudf
+    import cupy as cp
+
+    columns = {}
+    for i, size in enumerate(sizes):
+        names = ("category " + cudf.Series(cp.arange(size)).astype("str")).astype("category")
+        columns[f"k{i}"] = _choice_of(names, rows, rng)
+    return columns
+
+
+def _mixed(categories: int, rows: int, rng: Any) -> Columns:
+    return {
+        "k0": rng.random(rows) < 0.5,
+        "k1": rng.integers(0, 7, rows, dtype="int64").astype("int8"),
+        "k2": _categories([categories], rows, rng)["k0"],
+    }
+
+
+# Families of keys and their members; every second member is left out of all tuning.
+FAMILIES: dict[str, dict[str, Keys]] = {
+    "nearly unique, several integers": {
+        "six": partial(_uniform, ("int32",) * 6, (100, 100, 10**5, 100, 100, 10**5)),
+        "five of 64 bits": partial(_uniform, ("int64",) * 5, (200, 10**6, 50, 10**6, 300)),
+        "four of 64 bits": partial(_uniform, ("int64",) * 4, (10**9,) * 4),
+        "three": partial(_uniform, ("int64", "int32", "int32"), (10**9, 10**6, 1000)),
+    },
+    "two integers, ordered by the first": {
+        "1,500 x 1,000": partial(_ordered, ("int64", "int64"), 1500, 1000),
+        "365 x 200": partial(_ordered, ("int32", "int16"), 365, 200),
+        "100,000 x 24": partial(_ordered, ("int64", "int32"), 100_000, 24),
+        "20 x 100,000": partial(_ordered, ("int32", "int64"), 20, 100_000),
+    },
+    "string beside a number": {
+        "10 bytes, int64": partial(_text_and, "int64", 1000, 10, 1000),
+        "4 bytes, int32": partial(_text_and, "int32", 300, 4, 50),
+        "20 bytes, int64": partial(_text_and, "int64", 10_000, 20, 12),
+        "6 bytes, int16": partial(_text_and, "int16", 20_000, 6, 366),
+    },
+    "strings of uneven length": {
+        "200": partial(_uneven, 200, 30),
+        "20,000": partial(_uneven, 20_000, 30),
+        "1,000, up to 60": partial(_uneven, 1000, 60),
+        "50, up to 16": partial(_uneven, 50, 16),
+        "300,000": partial(_uneven, 300_000, 40),
+        "5,000, up to 20": partial(_uneven, 5000, 20),
+    },
+    "uuid strings": {
+        "1M": partial(_uuids, 1_000_000),
+        "100,000": partial(_uuids, 100_000),
+        "3,000": partial(_uuids, 3000),
+        "300,000": partial(_uuids, 300_000),
+    },
+    "categories": {
+        "bool, int8, 10 categories": partial(_mixed, 10),
+        "one of 50": partial(_categories, [50]),
+        "one of 5,000": partial(_categories, [5000]),
+        "20 by 30": partial(_categories, [20, 30]),
+    },
+    "floats": {
+        "float64, 100,000": partial(_floats, 100_000, "float64"),
+        "float32, 2,000": partial(_floats, 2000, "float32"),
+        "float64, 300": partial(_floats, 300, "float64"),
+        "float64, 2M": partial(_floats, 2_000_000, "float64"),
+    },
+    "Zipf": {
+        "0.9 of 1M": partial(_zipf, 1_000_000, 0.9),
+        "0.8 of 300,000": partial(_zipf, 300_000, 0.8),
+        "1.1 of 100,000": partial(_zipf, 100_000, 1.1),
+        "1.2 of 3M": partial(_zipf, 3_000_000, 1.2),
+    },
+    "strided": {
+        "10,000 by 2^20": partial(_strided, 10_000, 2**20),
+        "50,000 by 1,000": partial(_strided, 50_000, 1000),
+        "500,000 by 2^32": partial(_strided, 500_000, 2**32),
+        "2,000 by 10^9": partial(_strided, 2000, 10**9),
+    },
+    "random words": {
+        "5,000": partial(_random_words, 5000),
+        "300": partial(_random_words, 300),
+        "3M": partial(_random_words, 3_000_000),
+        "100,000": partial(_random_words, 100_000),
+    },
+    "times": {
+        "a week of seconds": partial(_times, 7 * 86_400, "ns"),
+        "an hour of seconds": partial(_times, 3600, "s"),
+    },
+    "integers with nulls": {
+        "1,000": partial(_with_nulls, 1000),
+        "200,000": partial(_with_nulls, 200_000),
+        "5M": partial(_with_nulls, 5_000_000),
+        "30": partial(_with_nulls, 30),
+    },
+    "nunique and median": {
+        "10,000": partial(_uniform, ("int64",), (10_000,)),
+        "500": partial(_uniform, ("int32",), (500,)),
+        "40,000 random words": partial(_random_words, 40_000),
+        "20 categories": partial(_categories, [20]),
+    },
+}
+
+
+# ---- values with nulls, and wide ones ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Values:
+    """Columns that are aggregated: types and aggregations of each, the share of nulls in all."""
+
+    types: tuple[str, ...]
+    names: tuple[tuple[str, ...], ...]
+    nulls: float = 0.0
+
+
+def _alike(number: int, ctype: str, name: str, nulls: float = 0.0) -> Values:
+    return Values((ctype,) * number, ((name,),) * number, nulls)
+
+
+_FIVE = ("sum", "count", "min", "max", "mean")
+VALUE_SETS = {
+    "1 i64": _alike(1, "i64", "sum"),
+    "4 i64": _alike(4, "i64", "sum"),
+    "8 i64": _alike(8, "i64", "sum"),
+    "5 aggs": Values(("f64", "f32"), (_FIVE[:4], _FIVE[4:])),
+    "20 aggs": Values(("f64", "f32", "i64", "i32"), (_FIVE,) * 4),
+    "1 dec": _alike(1, "i128", "sum"),
+    "4 dec": _alike(4, "i128", "sum"),
+    "4 i64 50%": _alike(4, "i64", "sum", 0.5),
+    "4 i64 90%": _alike(4, "i64", "sum", 0.9),
+    "8 max i64 90%": _alike(8, "i64", "max", 0.9),
+    "8 max i32": _alike(8, "i32", "max"),
+}
+_OF_CTYPE = {"f64": "v", "f32": "w", "i64": "x", "i32": "y"}
+
+
+def value_columns(values: Values, rows: int) -> list[Any]:
+    """Random columns of pylibcudf, i128 as decimals."""
+    import cupy as cp
+
+    rng = cp.random.default_rng(1)
+    return [_value_column(ctype, values.nulls, rows, rng) for ctype in values.types]
+
+
+def _value_column(ctype: str, nulls: float, rows: int, rng: Any) -> Any:
+    import cupy as cp
+    import pylibcudf as plc
+
+    if ctype == "i128":
+        array = cp.zeros(2 * rows, dtype="int64")
+        array[::2] = rng.integers(0, 2**40, rows, dtype="int64")
+    else:
+        array = drawn(VALUES[_OF_CTYPE[ctype]], rows, rng)
+    valid = rng.random(rows) >= nulls
+    # libcudf has a stream of its own
+    cp.cuda.get_current_stream().synchronize()
+    column = plc.Column.from_cuda_array_interface(array)
+    if ctype == "i128":
+        decimal = plc.DataType(plc.TypeId.DECIMAL128, 0)
+        column = plc.Column(decimal, rows, column.data(), None, 0, 0, [])
+    if nulls:
+        mask = plc.transform.bools_to_mask(plc.Column.from_cuda_array_interface(valid))
+        column = column.with_mask(*mask)
+    return column

@@ -1,0 +1,397 @@
+"""Calls of the compiled loops: when they run, and the arrays that they are given.
+
+pandas reads codes and values once per reduction; the loops of ``loops.py`` read them once per
+column. Once loaded they are faster at any number of rows; loading them is what has to pay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+Array = npt.NDArray[Any]
+Numbered = tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]
+
+# Loaded, the loops take a third of pandas' time even at 1,000 rows. But a process spends 0.2 s on
+# loading them, the first one another second on compiling, and up to here they save about a
+# millisecond per partition. The same bound whether they are loaded or not: the partial of a
+# partition is to be the same in every process, to the last bit.
+LEAST_ROWS = 50_000
+# where pandas reduces many columns in one call, which it does as quickly up to here
+_FEW_ROWS = 10_000
+# rows that are converted at a time, where codes or values have another dtype
+BLOCK = 1 << 16
+_MOST = np.iinfo(np.int32).max
+# accumulators of a group where its rows follow each other
+_LANES = 4
+_SAMPLE = 1 << 10
+# From so many rows on, which come from memory, one that is late delays those after it that are
+# added to the same accumulators. So there are about so many, at most so many of a group.
+_ROWS_FROM_MEMORY = 1 << 17
+_ACCUMULATORS = 4096
+_MOST_LANES = 64
+# columns that are summed together
+SUMMED = 4
+# rows of a group from which on that is faster
+_ROWS_OF_SUMMED = 16
+# slots of a table of few strings, which stays in the second-level cache
+_FIRST_BITS = 16
+_WORD = 8
+# groups of so many rows are selected from faster by NumPy, whose calls have their price
+_NUMPY_ROWS = 1 << 11
+
+FIELDS = {
+    "count": ("count",),
+    "isum": ("sum",),
+    "fsum": ("sum",),
+    "min": ("min",),
+    "max": ("max",),
+    "moments": ("count", "sum", "m2"),
+}
+"""By state of the registry, the fields of one column that it is made of."""
+
+
+def import_loops() -> ModuleType:
+    """Import the loops at their first use: they import Numba."""
+    from dask_gpuagg.engines.host import loops
+
+    return loops
+
+
+def should_run(rows: int, slots: int = 0, columns: int = 1) -> bool:
+    """Whether the loops take so many rows, with numbers below ``slots``.
+
+    Several columns save as much together as one of more rows, unless rows are so few that the calls
+    of the loops are all of the time.
+    """
+    if rows < LEAST_ROWS and (rows < _FEW_ROWS or rows * columns < LEAST_ROWS):
+        return False
+    if max(rows, slots) > _MOST:
+        return False
+    import numba
+
+    # interpreted, the loops would take minutes
+    return not vars(numba.config)["DISABLE_JIT"]
+
+
+def can_read(dtype: Any) -> bool:
+    """Whether the loops read a column of this dtype: plain integers, float32 and float64."""
+    if not isinstance(dtype, np.dtype):
+        return False
+    return dtype.kind in "iu" or (dtype.kind == "f" and dtype.itemsize in (4, 8))
+
+
+def read_only(values: Array, dtype: Any) -> Array:
+    """Contiguous and read-only in the dtype: one signature for the compiler."""
+    array = np.ascontiguousarray(values, dtype=dtype).view()
+    array.flags.writeable = False
+    return array
+
+
+def blocks(values: Array, dtype: Any) -> Iterator[tuple[int, Array]]:
+    """First row and values of blocks in the dtype; one block where nothing is converted."""
+    same = values.dtype == dtype and values.flags.c_contiguous
+    step = max(len(values), 1) if same else BLOCK
+    for start in range(0, len(values), step):
+        yield start, read_only(values[start : start + step], dtype)
+
+
+# Reductions of columns by group.
+
+
+def count(codes: Array, n: int) -> npt.NDArray[np.int64]:
+    """Count the rows of each group; codes are of int32."""
+    counts = np.zeros(n, np.int64)
+    import_loops().count_rows(codes, counts)
+    return counts
+
+
+def lanes_of(codes: Array, n: int) -> int:
+    """Accumulators of a group that are the fastest: several for sorted keys, or few groups.
+
+    For then a row is often of the same group as the row before.
+    """
+    rows = np.arange(0, len(codes) - 1, 1 + len(codes) // _SAMPLE)
+    follows = np.count_nonzero(codes[rows] == codes[rows + 1]) > len(rows) / 8
+    return _LANES if follows and n < len(codes) // 64 else 1
+
+
+def reduce(
+    codes: Array, n: int, values: Array, fields: Collection[str], skipna: bool, lanes: int
+) -> dict[str, Array]:
+    """Reduce one column to fields: ``count``, ``sum``, ``min``, ``max`` and ``m2``, and maybe more.
+
+    Codes are read-only int32; a group has at least ``lanes`` accumulators, a power of two. Integers
+    have no ``count``, which is that of the rows, and no extremes where a group has no rows. Their
+    sum is in 64 bits and wraps, every other sum in float64; without ``skipna`` NaN makes it NaN.
+    """
+    if values.dtype.kind == "f":
+        return _reduce_floats(codes, n, values, fields, skipna, lanes)
+    reduced = _reduce_integers(codes, n, values, fields)
+    if "m2" in fields:
+        reduced |= _reduce_floats(codes, n, values, ("m2",), skipna, lanes)
+    return reduced
+
+
+def _reduce_floats(
+    codes: Array, n: int, values: Array, fields: Collection[str], skipna: bool, lanes: int
+) -> dict[str, Array]:
+    loops = import_loops()
+    places = {
+        "count": loops.COUNT,
+        "sum": loops.SUM,
+        "min": loops.MIN,
+        "max": loops.MAX,
+        "m2": loops.M2,
+    }
+    if "m2" not in fields:  # whose lanes are slow to fold
+        # few groups have many accumulators where one column is read from memory
+        from_memory = len(codes) >= _ROWS_FROM_MEMORY
+        while from_memory and lanes < _MOST_LANES and 2 * n * lanes <= _ACCUMULATORS:
+            lanes *= 2
+    if "sum" in fields and {"sum", "count"} >= {*fields}:
+        return sums(codes, n, [values], "count" in fields, skipna, lanes)[0]
+    extremes = "min" in fields or "max" in fields
+    last = max(loops.MAX if extremes else loops.COUNT, *(places[field] for field in fields))
+    acc = np.zeros((n * lanes, last + 1))
+    if extremes:
+        acc[:, loops.MIN : loops.MAX + 1] = np.inf, -np.inf
+    what = "sum" in fields, extremes, "m2" in fields
+    for start, block in blocks(values, np.float64):
+        of_block = codes[start : start + len(block)]
+        loops.reduce_floats(of_block, block, acc, lanes, skipna, *what)
+    if lanes > 1:
+        acc = _folded(acc.reshape(n, lanes, last + 1), *what)
+    reduced = {field: acc[:, places[field]].copy() for field in fields}
+    for field in reduced.keys() & {"min", "max"}:
+        reduced[field][acc[:, loops.COUNT] == 0] = np.nan
+        reduced[field] = reduced[field].astype(values.dtype, copy=False)
+    if "count" in reduced:
+        reduced["count"] = reduced["count"].astype(np.int64)
+    return reduced
+
+
+def sums_pay(rows: int, n: int) -> bool:
+    """Whether columns are summed faster together: accumulators of many groups are far apart."""
+    return n * _ROWS_OF_SUMMED <= rows
+
+
+def sums(
+    codes: Array, n: int, columns: Sequence[Array], counts: bool, skipna: bool, lanes: int
+) -> list[dict[str, Array]]:
+    """Sum one column of floats, or ``SUMMED`` of float64 in one read of the rows.
+
+    ``counts``: whether their values are counted too. Other parameters are those of ``reduce``.
+    """
+    loops = import_loops()
+    acc = np.zeros((n * lanes, len(columns), loops.SUM + 1))
+    read: Iterable[tuple[int, tuple[Array, ...]]]
+    if len(columns) == 1:
+        read = ((start, (block,)) for start, block in blocks(columns[0], np.float64))
+    else:
+        read = [(0, tuple(read_only(values, np.float64) for values in columns))]
+    for start, rows in read:
+        of_rows = codes[start : start + len(rows[0])]
+        loops.sum_columns(of_rows, rows, acc, lanes, skipna, counts)
+    reduced = []
+    for j in range(len(columns)):
+        of_column = acc[:, j]
+        if lanes > 1:
+            of_column = _folded(of_column.reshape(n, lanes, loops.SUM + 1), True, False, False)
+        reduced.append({"sum": of_column[:, loops.SUM].copy()})
+        if counts:
+            reduced[-1]["count"] = of_column[:, loops.COUNT].astype(np.int64)
+    return reduced
+
+
+def _folded(acc: Array, sums: bool, extremes: bool, spread: bool) -> Array:
+    """One row of accumulators per group, from shape (groups, lanes, fields)."""
+    loops = import_loops()
+    n, lanes, width = acc.shape
+    folded = np.zeros((n, width))
+    if sums:
+        # compensated as well: the losses of the lanes are added after their sums
+        parts = acc[:, :, [loops.SUM, loops.LOST]] * (1.0, -1.0)
+        codes = read_only(np.repeat(np.arange(n), 2 * lanes), np.int32)
+        values = read_only(parts.transpose(0, 2, 1).ravel(), np.float64)
+        loops.reduce_floats(codes, values, folded, 1, False, True, False, False)
+    folded[:, loops.COUNT] = acc[:, :, loops.COUNT].sum(axis=1)
+    if extremes:
+        folded[:, loops.MIN] = acc[:, :, loops.MIN].min(axis=1)
+        folded[:, loops.MAX] = acc[:, :, loops.MAX].max(axis=1)
+    if spread:
+        folded[:, loops.M2] = _folded_m2(*acc[:, :, [loops.COUNT, loops.MEAN, loops.M2]].T)
+    return folded
+
+
+def _folded_m2(counts: Array, means: Array, m2s: Array) -> Array:
+    """Chan, Golub, LeVeque 1979, lane by lane: equal means leave 0."""
+    count, mean = counts[0], means[0]
+    m2: Array = m2s[0]
+    with np.errstate(invalid="ignore", over="ignore"):
+        for c, m, s in zip(counts[1:], means[1:], m2s[1:], strict=True):
+            share = c / np.maximum(count + c, 1.0)
+            deviation = m - mean
+            # in this order no square of a large mean meets a count of 0
+            m2 = m2 + s + deviation * (deviation * (count * share))
+            mean = mean + deviation * share
+            count = count + c
+    return m2
+
+
+def _reduce_integers(
+    codes: Array, n: int, values: Array, fields: Collection[str]
+) -> dict[str, Array]:
+    extremes = "min" in fields or "max" in fields
+    if not extremes and "sum" not in fields:
+        return {}
+    wide = np.dtype(np.uint64 if values.dtype.kind == "u" else np.int64)
+    acc = np.zeros((n, 3 if extremes else 1), wide)
+    if extremes:
+        acc[:, 1:] = np.iinfo(wide).max, np.iinfo(wide).min
+    for start, block in blocks(values, wide):
+        of_block = codes[start : start + len(block)]
+        import_loops().reduce_integers(of_block, block, acc, "sum" in fields, extremes)
+    reduced = {"sum": acc[:, 0].copy()} if "sum" in fields else {}
+    if extremes and not (acc[:, 1] > acc[:, 2]).any():
+        reduced["min"] = acc[:, 1].astype(values.dtype)
+        reduced["max"] = acc[:, 2].astype(values.dtype)
+    return reduced
+
+
+# Dense numbers of rows, in order of appearance, and the code of every number.
+
+
+def number(values: Array, low: int, size: int) -> Numbered:
+    """Number distinct integers of ``range(low, low + size)`` by direct addressing."""
+    # all in the bits of int64: the difference is taken modulo 2**64
+    low -= (low >> 63) << 64 if low > 0 else 0
+    wide = np.uint64 if values.dtype == np.uint64 else np.int64
+    return number_blocks(blocks(values, wide), len(values), low, size)
+
+
+def number_blocks(parts: Iterable[tuple[int, Array]], rows: int, low: int, size: int) -> Numbered:
+    """Number distinct integers of 64 bits that come in blocks, with the first row of each."""
+    slots, present, codes = _slots(rows, size)
+    distinct = 0
+    for start, block in parts:
+        of_block = codes[start : start + len(block)]
+        signed = block.view(np.int64)
+        distinct = import_loops().number_integers(signed, low, slots, present, distinct, of_block)
+    return codes, present[:distinct].copy()
+
+
+def number_pairs(left: Array, right: Array, radix: int, size: int) -> Numbered:
+    """Number distinct pairs, whose code is ``left * radix + right``, below ``size``."""
+    slots, present, codes = _slots(len(left), size)
+    left, right = read_only(left, np.int32), read_only(right, np.int32)
+    distinct = import_loops().number_pairs(left, right, radix, slots, present, codes)
+    return codes, present[:distinct].copy()
+
+
+def _slots(rows: int, size: int) -> tuple[Array, Array, Array]:
+    """Slots for direct addressing, the codes present, and the rows' numbers."""
+    # untouched pages of the first two cost nothing
+    return np.zeros(size, np.int32), np.empty(min(rows, size), np.int64), np.empty(rows, np.int32)
+
+
+def number_hashed(values: Array) -> Numbered:
+    """Number distinct integers of int64, of any range."""
+    rows = len(values)
+    table, shift = hash_table(rows)
+    present, codes = np.empty(rows, np.int64), np.empty(rows, np.int32)
+    values = read_only(values, np.int64)
+    distinct = import_loops().number_hashed(values, table, shift, present, codes)
+    return codes, present[:distinct].copy()
+
+
+def number_texts(text: Array, offsets: Array) -> Numbered:
+    """Number distinct strings; the first row of every number stands for its code."""
+    rows = len(offsets) - 1
+    table, shift = hash_table(rows)
+    bits = min(64 - shift, _FIRST_BITS)
+    # untouched pages of these cost nothing
+    first, hashes = np.empty(rows, np.int64), np.empty(rows, np.uint64)
+    codes = np.empty(rows, np.int32)
+    text, offsets = read_only(text, np.uint8), read_only(offsets, np.int64)
+    short = bool((offsets[1:] - offsets[:-1]).max(initial=0) < _WORD)
+    distinct = import_loops().number_texts(text, offsets, short, table, bits, first, hashes, codes)
+    return codes, first[:distinct].copy()
+
+
+def hash_table(rows: int) -> tuple[npt.NDArray[np.int32], int]:
+    """Slots of a hash table for rows, at most half of which are taken, and the loops' shift."""
+    width = max(2 * rows - 1, 1).bit_length()
+    return np.zeros(1 << width, np.int32), 64 - width
+
+
+# Rows in the order of their groups or outputs.
+
+
+def can_order(table: pd.DataFrame) -> bool:
+    """Whether the loops order a table: many rows of plain numbers of 4 or 8 bytes."""
+    plain = all(can_read(dtype) and dtype.itemsize >= 4 for dtype in table.dtypes)
+    return plain and should_run(len(table))
+
+
+def scattered(values: Array, places: Array, counts: Array) -> Array:
+    """Values of 4 or 8 bytes in the order of their places, stable.
+
+    Places are read-only int32; ``counts`` has the number of rows of each.
+    """
+    kind = np.dtype(f"i{values.dtype.itemsize}")
+    ordered = np.empty(len(values), values.dtype)
+    starts = np.cumsum(counts) - counts
+    values = read_only(values.view(kind), kind)
+    import_loops().scatter(places, starts, values, ordered.view(kind))
+    return ordered
+
+
+def medians(codes: Array, n: int, values: Array) -> npt.NDArray[np.float64]:
+    """The median of each group's float64 values that are no NaN; NaN of no values."""
+    valid = ~np.isnan(values)
+    if not valid.all():
+        codes, values = codes[valid], values[valid]
+    codes = read_only(codes, np.int32)
+    counts = count(codes, n)
+    ranks = np.where(counts > 0, (counts // 2, (counts - 1) // 2), -1)
+    middle = np.full((2, n), np.nan)
+    select(values, codes, counts, ranks, middle)
+    with np.errstate(invalid="ignore", over="ignore"):
+        between = (middle[0] + middle[1]) / 2
+    result: npt.NDArray[np.float64] = np.where(counts % 2, middle[0], between)
+    return result
+
+
+def select(values: Array, codes: Array, counts: Array, ranks: Array, out: Array) -> None:
+    """Write the order statistics of each group that are asked for.
+
+    Values are numbers of 8 bytes, no NaN, and codes read-only int32. ``ranks``, of shape
+    (statistics, groups), count from 0 and descend; -1 where ``out`` is to keep what it has.
+    """
+    ordered, ends = scattered(values, codes, counts), np.cumsum(counts)
+    large = (counts >= _NUMPY_ROWS) & (ranks >= 0)
+    for g in np.flatnonzero(large.any(axis=0)):
+        ordered[ends[g] - counts[g] : ends[g]].partition(ranks[large[:, g], g])
+    out[large] = ordered[(ends - counts + ranks)[large]]
+    import_loops().select(ordered, ends, np.where(large, -1, ranks), out)
+
+
+def order_within(codes: Array, n: int, values: Array) -> npt.NDArray[np.int64]:
+    """The order of rows by their groups, and by their values in each: NaN last, equal ones as any.
+
+    By NumPy alone, for any number of rows; codes are of any integer type.
+    """
+    # codes of booleans and categories may have fewer bits than the mask
+    codes = codes.astype(np.int64, copy=False)
+    # NumPy sorts numbers by vector instructions, and integers of 16 bits by radix
+    order = np.argsort(values)
+    for shift in range(0, max(n - 1, 1).bit_length(), 16):
+        digits = ((codes[order] >> shift) & 0xFFFF).astype(np.uint16)
+        order = order[np.argsort(digits, kind="stable")]
+    return order

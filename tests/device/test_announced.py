@@ -1,0 +1,31 @@
+"""Results of dask-cudf collections have the partitions that stock dask-cudf announces."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.announced import QUERIES, both
+
+RNG = np.random.default_rng(4)
+ROWS = pd.DataFrame(
+    {
+        "k": RNG.permutation(960) % 120,
+        "j": RNG.integers(0, 4, 960),
+        "x": RNG.normal(size=960),
+        "y": RNG.integers(0, 100, 960),
+    }
+)
+# stock dask-cudf has no named aggregation
+OF_CUDF = sorted(QUERIES.keys() - {"named"})
+
+
+@pytest.mark.parametrize("npartitions", [1, 6, 20])
+@pytest.mark.parametrize("name", OF_CUDF)
+def test_partitions_are_those_of_stock_dask(name: str, npartitions: int) -> None:
+    import cudf
+    import dask_cudf
+
+    ours, theirs = both(QUERIES[name], dask_cudf.from_cudf(cudf.from_pandas(ROWS), npartitions))
+    assert ours == theirs
