@@ -15,7 +15,7 @@ from dask_gpuagg.settings import DEFAULTS, BadSetting, switch
 
 dask.config.update_defaults(DEFAULTS)
 
-from dask_gpuagg.cluster.preflight import check_cluster  # noqa: E402
+from dask_gpuagg.cluster import check_cluster  # noqa: E402
 from dask_gpuagg.explain import Explanation, explain, why_not  # noqa: E402
 from dask_gpuagg.frontend.activation import disable, enable, enabled, is_enabled  # noqa: E402
 from dask_gpuagg.profiling import Fallbacks, fallbacks, last_runs, profile  # noqa: E402

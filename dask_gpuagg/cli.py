@@ -186,7 +186,7 @@ def _doctor(command: Command, options: argparse.Namespace) -> int:
         from distributed import Client
         from distributed.comm.registry import get_backend
 
-        from dask_gpuagg.cluster.places import patience
+        from dask_gpuagg.cluster import patience
 
         address = options.scheduler
         try:

@@ -11,8 +11,7 @@ from importlib import metadata
 from typing import Any, NamedTuple
 
 from dask_gpuagg._version import __version__
-from dask_gpuagg.cluster.gather import HERE, Gathered, gather
-from dask_gpuagg.cluster.preflight import check_cluster
+from dask_gpuagg.cluster import HERE, Gathered, check_cluster, gather
 from dask_gpuagg.cuda.choice import costs
 from dask_gpuagg.cuda.runtime import compiler, disk_cache, driver
 from dask_gpuagg.cuda.runtime.compiler import CompileError

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 from dask._expr import Expr, _ExprSequence, optimize_until
 from dask.dataframe.dask_expr._groupby import GroupBy
 
-from dask_gpuagg.cluster.preflight import cluster_problem, protocol
+from dask_gpuagg.cluster import cluster_problem, protocol
 from dask_gpuagg.engines import DEVICE, HOST
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.activation import as_if_enabled, is_enabled
 from dask_gpuagg.picture import report
 from dask_gpuagg.plan import Plan, Unsupported
-from dask_gpuagg.planning.described import Physical, described
-from dask_gpuagg.planning.lower import where_it_runs
-from dask_gpuagg.planning.route import Routing
+from dask_gpuagg.planning.lower import Physical, described
+from dask_gpuagg.planning.query import Routing, where_it_runs
 from dask_gpuagg.profiling import last_runs
 from dask_gpuagg.reporting.events import Planned, Refused
 from dask_gpuagg.reporting.fallbacks import Reason

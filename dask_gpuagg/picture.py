@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dask_gpuagg.planning.described import Physical
-from dask_gpuagg.planning.route import Route
+from dask_gpuagg.planning.lower import Physical
+from dask_gpuagg.planning.query import Route
 from dask_gpuagg.reporting.text import escaped, html_table, page
 
 if TYPE_CHECKING:
@@ -70,33 +70,27 @@ def columns_of(physical: Physical, groups: str) -> list[Column]:
     groups : str
         How many are expected; empty if nothing is.
     """
-    tasks = dict(physical.tasks)
+    route, outputs = physical.route, physical.outputs
     expected = f"{groups} groups" if groups else ""
-    columns = [Column(physical.partitions, "partitions")]
-    outputs = physical.outputs
-    if physical.route is Route.DIRECT:
-        columns.append(Column(1, "one task", "groups and finishes", True))
-        return [*columns, Column(outputs, "outputs", expected, True)]
-    if physical.route is Route.NARROWED:
-        columns.append(Column(1, "narrowed", "quantiles; rows stay", True))
-        return [*columns, Column(outputs, "outputs", expected, True)]
+    partitions = Column(physical.partitions, "partitions")
+    last = Column(outputs, "outputs", expected, True)
+    if route is Route.DIRECT:
+        return [partitions, Column(1, "one task", "groups and finishes", True), last]
+    if route is Route.NARROWED:
+        return [partitions, Column(1, "narrowed", "quantiles; rows stay", True), last]
     under = "one of each partition"
     if physical.partials < physical.partitions:
         under = f"of {physical.partitions / physical.partials:.3g} partitions each"
-    columns.append(Column(physical.partials, "partials", under))
-    if physical.route is Route.TREE:
-        combines = tasks.get("combine", 0)
+    partials = Column(physical.partials, "partials", under)
+    if route is Route.TREE:
+        combines = dict(physical.tasks).get("combine", 0)
         under = f"{combines:,} combine, then finalize" if combines else "finalize"
-        columns.append(Column(1, "tree", under, True))
-    elif physical.route is Route.EXCHANGE:
-        columns.append(Column(physical.pieces, "exchange", "by key hash, then finalize", True))
-        if physical.pieces == outputs:
-            return [*columns, Column(outputs, "outputs", expected)]
+        return [partitions, partials, Column(1, "tree", under, True), last]
+    if route is Route.EXCHANGE:
+        merge = Column(physical.pieces, "exchange", "by key hash, then finalize", True)
     else:
-        columns.append(Column(physical.partials, "aligned", "nothing is exchanged"))
-        if physical.partials == outputs:
-            return [*columns, Column(outputs, "outputs", expected)]
-    return [*columns, Column(outputs, "outputs", expected, True)]
+        merge = Column(physical.partials, "aligned", "nothing is exchanged")
+    return [partitions, partials, merge, replace(last, every=merge.number != outputs)]
 
 
 def drawn(columns: Sequence[Column]) -> str:
@@ -166,5 +160,5 @@ def _middle(column: Column, i: int, height: int) -> float:
 def _links(before: Column, after: Column) -> list[tuple[int, int]]:
     if after.every:
         return [(i, j) for i in range(before.boxes) for j in range(after.boxes)]
-    most = max(before.boxes, after.boxes)
-    return [(k * before.boxes // most, k * after.boxes // most) for k in range(most)]
+    links = max(before.boxes, after.boxes)
+    return [(k * before.boxes // links, k * after.boxes // links) for k in range(links)]

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from dask_gpuagg.cluster.gather import Gathered, gather
+from dask_gpuagg.cluster import Gathered, gather
 from dask_gpuagg.reporting.events import Fallback, FellBack, Planned, register, unregister
 from dask_gpuagg.reporting.fallbacks import Tally, tally
 from dask_gpuagg.reporting.runs import STEPS, Measured, Total, What, measured, runs_here, since

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from dask_gpuagg.planning import lower
-from dask_gpuagg.planning.merge_size import MergeSize, bytes_of_a_group
+from dask_gpuagg.planning import route
 from dask_gpuagg.planning.query import GroupByQuery
+from dask_gpuagg.planning.route import MergeSize, bytes_of_a_group
 
 
 @contextmanager
@@ -23,5 +23,5 @@ def pieces_of(nbytes: int) -> Iterator[None]:
     def size(query: GroupByQuery, workers: int | None = None) -> MergeSize:
         return MergeSize(bytes_of_a_group(query), nbytes, nbytes)
 
-    with mock.patch.object(lower, "merge_size", size):
+    with mock.patch.object(route, "merge_size", size):
         yield

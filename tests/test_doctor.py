@@ -14,7 +14,7 @@ import pytest
 
 from dask_gpuagg import doctor
 from dask_gpuagg._version import __version__
-from dask_gpuagg.cluster.gather import HERE, Gathered
+from dask_gpuagg.cluster import HERE, Gathered
 from dask_gpuagg.cuda.runtime.driver import Device
 from dask_gpuagg.doctor import NONE, OK, PROBLEM, Check, Report, examined
 from tests.running import run_python

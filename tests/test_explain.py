@@ -17,7 +17,7 @@ import dask_gpuagg
 from dask_gpuagg import explain, why_not
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.picture import columns_of
-from dask_gpuagg.planning.route import Route
+from dask_gpuagg.planning.query import Route
 from tests.test_profiling import shown
 
 

@@ -22,7 +22,7 @@ from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
 
 from dask_gpuagg.aggregations import REGISTRY
-from dask_gpuagg.cluster.preflight import cluster_problem
+from dask_gpuagg.cluster import cluster_problem
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.calls import aggregate, initialize, method
@@ -31,8 +31,9 @@ from dask_gpuagg.frontend.extended import ExtendedAggregation
 from dask_gpuagg.frontend.patches import Hook
 from dask_gpuagg.frontend.placement import Placement, mapping, placement_of, renamed_mapping
 from dask_gpuagg.plan import Unsupported
-from dask_gpuagg.planning.lower import physical, route
+from dask_gpuagg.planning.lower import physical
 from dask_gpuagg.planning.query import GroupByQuery
+from dask_gpuagg.planning.route import route
 from dask_gpuagg.reporting.events import Planned, Refused, emit, is_dry_run
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, note_fallback
 from dask_gpuagg.settings import settings

@@ -15,16 +15,19 @@ from dask.dataframe.dask_expr.io import FromGraph
 from dask.system import CPU_COUNT
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cluster.places import (
+from dask_gpuagg.cluster import (
     GOOD_FOR,
+    HERE,
     Place,
     Places,
     WorkerSize,
     ask,
+    cluster_problem,
+    current_client,
     device_bytes,
     device_memory,
+    is_checked,
 )
-from dask_gpuagg.cluster.preflight import cluster_problem, current_client, is_checked
 from dask_gpuagg.settings import settings
 
 # Chunks of the partitions that fill a GPU, at least: in addition to them the kernels' call for one
@@ -39,9 +42,8 @@ HOST_SHARE = 8
 # Most files that one task reads: a lost worker costs reading that many again.
 PARTITIONS_OF_A_READER = 128
 
-# The worker of data that this process holds, and the bytes of its chunks: their columns are copied
-# next to each other, and all that this saves are tasks of threads.
-_HERE = "this process"
+# Bytes of a chunk of data that this process holds: its columns are copied next to each other, and
+# all that this saves are tasks of threads.
 _HERE_BYTES = 4 << 20
 _BYTES_OF_A_TEXT = 16
 
@@ -50,31 +52,32 @@ _BYTES_OF_A_TEXT = 16
 _recent: Cache[tuple[Any, str, bool], tuple[float, Places]] = Cache(16)
 
 
-def persisted(nodes: Sequence[Expr]) -> list[FromGraph] | None:
-    """The nodes, if all of them are futures of a cluster, one for each partition."""
-    sources = []
+def located(nodes: Sequence[Expr], device: bool, columns: Any) -> Places | None:
+    """Where partitions lie that a cluster, or this process, holds; ``None`` where any is computed.
+
+    Bytes in this process are those of ``columns``, the metadata of what is read.
+    """
+    data: dict[Any, Any] = {}
     for node in nodes:
-        if not isinstance(node, FromGraph) or len(node.operand("keys")) != node.npartitions:
+        keys = node.operand("keys") if isinstance(node, FromGraph) else []
+        if len(keys) != node.npartitions:
             return None
         layer = dict(node.operand("layer"))
-        if not layer or not all(_is_future(layer.get(k)) for k in node.operand("keys")):
+        data |= {key: layer.get(key) for key in keys}
+    # what asks a future for its client binds it first
+    if all(hasattr(type(value), "client") for value in data.values()):
+        client = next(iter(data.values())).client
+        if client is None or not _may_ask(client):
             return None
-        sources.append(node)
-    return sources or None
-
-
-def _is_future(value: Any) -> bool:
-    return hasattr(type(value), "client")  # what asks a future for its client binds it first
-
-
-def places_of(sources: Sequence[FromGraph], device: bool) -> Places | None:
-    """Where the futures of persisted collections lie; ``None`` if that cannot be asked."""
-    keys = [key for source in sources for key in source.operand("keys")]
-    first = sources[0]
-    client = dict(first.operand("layer"))[first.operand("keys")[0]].client
-    if client is None or not _may_ask(client):
+        return _asked(client, "".join(node._name for node in nodes), list(data), device)
+    frames = all(isinstance(value, pd.DataFrame | pd.Series) for value in data.values())
+    if device or not frames or current_client() is not None:
         return None
-    return _asked(client, "".join(source._name for source in sources), keys, device)
+    dtypes = [columns.dtype] if columns.ndim == 1 else columns.dtypes
+    row_bytes = sum(getattr(dtype, "itemsize", _BYTES_OF_A_TEXT) for dtype in dtypes)
+    of_key = {key: Place(HERE, len(frame) * row_bytes) for key, frame in data.items()}
+    threads = dask.config.get("num_workers", None) or CPU_COUNT
+    return Places(of_key, {HERE: WorkerSize(threads, 0)})
 
 
 def _asked(client: Any, of: str, keys: Sequence[Any], device: bool) -> Places:
@@ -89,48 +92,21 @@ def _asked(client: Any, of: str, keys: Sequence[Any], device: bool) -> Places:
     return places
 
 
-def held_here(nodes: Sequence[Expr], columns: Any) -> tuple[list[FromGraph], Places] | None:
-    """The nodes, if all of them are pandas partitions in this process, which its threads share.
-
-    Parameters
-    ----------
-    nodes : sequence of Expr
-    columns : DataFrame or Series
-        Metadata of the columns that are read, whose bytes are those of a place.
-    """
-    if current_client() is not None:
-        return None
-    dtypes = [columns.dtype] if columns.ndim == 1 else columns.dtypes
-    row_bytes = sum(getattr(dtype, "itemsize", _BYTES_OF_A_TEXT) for dtype in dtypes)
-    sources, of_key = [], {}
-    for node in nodes:
-        if not isinstance(node, FromGraph) or len(node.operand("keys")) != node.npartitions:
-            return None
-        layer = dict(node.operand("layer"))
-        for key in node.operand("keys"):
-            if not isinstance(layer.get(key), pd.DataFrame | pd.Series):
-                return None
-            of_key[key] = Place(_HERE, len(layer[key]) * row_bytes)
-        sources.append(node)
-    threads = dask.config.get("num_workers", None) or CPU_COUNT
-    return (sources, Places(of_key, {_HERE: WorkerSize(threads, 0)})) if sources else None
-
-
-def held_by(sources: Sequence[FromGraph], places: Places, npartitions: int) -> list[Place | None]:
+def held_by(sources: Sequence[Expr], places: Places, npartitions: int) -> list[Place | None]:
     """For each partition the worker that holds most of it, and its bytes; None if unknown."""
-    found = []
+    placed = []
     for source in sources:
         of_source = [places.of_key.get(key) for key in source.operand("keys")]
-        found.append(of_source if len(of_source) == npartitions else of_source[:1] * npartitions)
-    return found[0] if len(found) == 1 else list(map(_together, zip(*found, strict=True)))
+        placed.append(of_source if len(of_source) == npartitions else of_source[:1] * npartitions)
+    return placed[0] if len(placed) == 1 else list(map(_together, zip(*placed, strict=True)))
 
 
-def _together(found: Sequence[Place | None]) -> Place | None:
-    known = [place for place in found if place is not None]
-    if len(known) < len(found):
+def _together(places: Sequence[Place | None]) -> Place | None:
+    placed = [place for place in places if place is not None]
+    if len(placed) < len(places):
         return None
-    largest = max(known, key=lambda place: place.nbytes)
-    return Place(largest.worker, sum(place.nbytes for place in known))
+    largest = max(placed, key=lambda place: place.nbytes)
+    return Place(largest.worker, sum(place.nbytes for place in placed))
 
 
 def buckets_of(
@@ -142,21 +118,8 @@ def buckets_of(
 ) -> tuple[tuple[int, ...], ...]:
     """Divide partitions into chunks, each of partitions that one worker holds.
 
-    Parameters
-    ----------
-    held : sequence of Place or None
-        One per partition; a partition without a place is a chunk by itself.
-    places : Places
-    in_order : bool
-        Whether a chunk may only have partitions that follow each other.
-    device : bool
-    streamed : bool
-        Whether partitions of the host are streamed through a GPU, which one task keeps busy.
-
-    Returns
-    -------
-    tuple of tuple of int
-        In the order of their first partitions.
+    A partition without a place is a chunk by itself; ``in_order``, those of a chunk follow each
+    other.
     """
     buckets: list[list[int]] = [[i] for i, place in enumerate(held) if place is None]
     of_worker: dict[str, list[int]] = {}
@@ -165,10 +128,10 @@ def buckets_of(
             of_worker.setdefault(place.worker, []).append(i)
     for worker, partitions in of_worker.items():
         sizes = {i: place.nbytes for i in partitions if (place := held[i]) is not None}
-        most, least = _bounds(places, worker, device, streamed)
+        max_bytes, min_chunks = _bounds(places, worker, device, streamed)
         runs = _runs(partitions) if in_order else [partitions]
         for run in runs:
-            buckets += _divided(run, sizes, most, min(least, len(run)))
+            buckets += _divided(run, sizes, max_bytes, min(min_chunks, len(run)))
     return tuple(sorted(map(tuple, buckets)))
 
 
@@ -182,7 +145,7 @@ def _bounds(places: Places, worker: str, device: bool, streamed: bool) -> tuple[
     if device:
         # one chunk keeps the whole GPU busy, however many threads a worker has
         return max(size.device_memory // CHUNKS_OF_A_GPU, 1), 1
-    if worker == _HERE:
+    if worker == HERE:
         return _HERE_BYTES, size.threads
     share = size.memory // (HOST_SHARE * size.threads) or HOST_BYTES
     return min(HOST_BYTES, share), size.threads
@@ -200,7 +163,7 @@ def _runs(partitions: Sequence[int]) -> list[list[int]]:
 
 
 def _divided(
-    partitions: Sequence[int], sizes: dict[int, int], most: int, least: int
+    partitions: Sequence[int], sizes: dict[int, int], max_bytes: int, min_chunks: int
 ) -> list[list[int]]:
     """Partitions in chunks of about equal bytes, in their order."""
     most_partitions = settings().chunk.partitions
@@ -208,7 +171,7 @@ def _divided(
         starts = range(0, len(partitions), most_partitions)
         return [list(partitions[i : i + most_partitions]) for i in starts]
     total = sum(sizes[i] for i in partitions)
-    number = min(max(least, math.ceil(total / most)), len(partitions))
+    number = min(max(min_chunks, math.ceil(total / max_bytes)), len(partitions))
     chunks: list[list[int]] = [[] for _ in range(number)]
     seen = 0
     for place, i in enumerate(partitions):
@@ -254,7 +217,7 @@ def _may_ask(client: Any) -> bool:
 
 def runs_of_partitions(npartitions: int, tasks: int) -> tuple[tuple[int, ...], ...]:
     """Runs of consecutive partitions, one for each task, none longer than a chunk may be."""
-    most = settings().chunk.partitions or PARTITIONS_OF_A_READER
-    number = min(max(tasks, math.ceil(npartitions / most)), npartitions)
+    max_partitions = settings().chunk.partitions or PARTITIONS_OF_A_READER
+    number = min(max(tasks, math.ceil(npartitions / max_partitions)), npartitions)
     ends = [npartitions * (i + 1) // number for i in range(number)]
     return tuple(tuple(range(a, b)) for a, b in zip([0, *ends[:-1]], ends, strict=True))

@@ -14,24 +14,39 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from dask._task_spec import Task
+from dask._task_spec import Task, TaskRef
 from dask.dataframe.dask_expr import _expr as E
-from dask.dataframe.dask_expr._expr import Blockwise, Expr
+from dask.dataframe.dask_expr._expr import Blockwise, Expr, Projection
 from dask.dataframe.dask_expr.io import IO, FromGraph, FromPandas
 from dask.dataframe.dask_expr.io.io import FusedIO
 from dask.dataframe.dask_expr.io.parquet import ReadParquet
 from dask.tokenize import normalize_token
 
+from dask_gpuagg.planning.bucketing import (
+    buckets_of,
+    held_by,
+    located,
+    runs_of_partitions,
+    workers_of,
+)
+from dask_gpuagg.planning.files import Buckets, by_file, by_size, text_keys, without_labels
 from dask_gpuagg.reporting.text import count_text
+from dask_gpuagg.settings import settings
 from dask_gpuagg.tasks.parquet import as_read
+from dask_gpuagg.tasks.reading import gpuagg_on_chunk
 
 # The cost of users' functions is unknown: each keeps its own task, and none is run to decide.
 USER_FUNCTIONS = (E.MapPartitions, E.Apply, E.Map)
 
 # nodes of Dask that read files, which our tasks may read ahead
 READERS = (ReadParquet, FusedIO)
-# The same where one task streams partitions through a GPU: those of a frame of this process too.
+# where one task streams partitions through a GPU, those of a frame of this process too
 STREAMED_READERS = (*READERS, FromPandas)
+
+# Readers that a task keeps busy: one does not fill a GPU with work, and more decode no faster.
+READERS_OF_A_TASK = 4
+# Most files of which each is a task where partials are exchanged: tasks times outputs.
+MOST_APART = 32
 
 Parts = tuple[tuple[Any, ...], tuple[Any, ...]]
 
@@ -72,16 +87,16 @@ class Chunks:
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         # callables by what they are: as texts they may look alike
         by = tuple(b._name if isinstance(b, Expr) else normalize_token(b) for b in self.by)
-        given = (self.buckets, self.readers, self.text_keys)
-        return ("dask_gpuagg.Chunks", self.frame._name, by, *given)
+        rest = (self.buckets, self.readers, self.text_keys)
+        return ("dask_gpuagg.Chunks", self.frame._name, by, *rest)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _same, (self.sent(),)
 
     def sent(self) -> Sent:
-        """The same as the scheduler has it, with the tasks made."""
-        made = tuple(self.parts(bucket) for bucket in range(len(self.buckets)))
-        return Sent(made, self.readers, self.__dask_tokenize__(), str(self), self.futures())
+        """These chunks with their tasks, as the scheduler has them."""
+        parts = tuple(self.parts(bucket) for bucket in range(len(self.buckets)))
+        return Sent(parts, self.readers, self.__dask_tokenize__(), str(self), self.futures())
 
     def __len__(self) -> int:
         return len(self.buckets)
@@ -112,7 +127,7 @@ class Chunks:
         return {}
 
     def divided(self, number: int) -> Chunks:
-        """The same partitions in up to ``number`` times as many tasks."""
+        """These partitions in up to ``number`` times as many tasks."""
         buckets = []
         for bucket in self.buckets:
             parts = min(number, len(bucket))
@@ -134,19 +149,10 @@ class Chunks:
         }
 
     def parts(self, bucket: int) -> Parts:
-        """The tasks that one chunk runs, and their inputs.
+        """The tasks of each partition, dependencies first, and the keys that other tasks provide.
 
-        Parameters
-        ----------
-        bucket : int
-
-        Returns
-        -------
-        parts : tuple
-            For each partition the tasks to run, dependencies first, and for the frame and each
-            key its key in their results, or what the user gave.
-        keys : tuple
-            Keys of the inputs that other tasks provide.
+        With its tasks a partition has, for the frame and each key, its key in their results, or
+        what the user gave.
         """
         # a scheduler in the client's process finds the same object, and asks again
         if bucket not in self._made:
@@ -174,27 +180,16 @@ class Chunks:
                     outer[key] = None
             for task in tasks.values():
                 outer |= dict.fromkeys(d for d in task.dependencies if d not in tasks)
-            made = list(tasks.values())
+            to_run = list(tasks.values())
             if self.text_keys is not None:
-                made = [as_read(task, self.text_keys) for task in made]
-            parts.append((tuple(made), tuple(sources)))
+                to_run = [as_read(task, self.text_keys) for task in to_run]
+            parts.append((tuple(to_run), tuple(sources)))
         return tuple(parts), tuple(outer)
 
 
 @dataclass(frozen=True)
 class Sent:
-    """Chunks as the scheduler has them.
-
-    Attributes
-    ----------
-    made : tuple
-        For each chunk its ``parts``.
-    readers : int
-    token : tuple
-    text : str
-    held : dict
-        Its ``futures``.
-    """
+    """Chunks as the scheduler has them: ``made`` are the ``parts`` of each, ``held`` futures."""
 
     made: tuple[Parts, ...]
     readers: int
@@ -220,12 +215,20 @@ class Sent:
         return dict(self.held)
 
     def parts(self, bucket: int) -> Parts:
-        """The tasks that one chunk runs; see ``Chunks.parts``."""
+        """The tasks of one chunk; see ``Chunks.parts``."""
         return self.made[bucket]
 
 
 def _same(sent: Sent) -> Sent:
     return sent
+
+
+def chunk_task(key: Any, run: Any, chunks: Chunks | Sent, index: int, **given: Any) -> Task:
+    """The task of one chunk; without inputs from other tasks it is marked as a data producer."""
+    parts, outer = chunks.parts(index)
+    refs, readers = map(TaskRef, outer), chunks.readers
+    given = {"readers": readers, "_data_producer": not outer, **given}
+    return Task(key, gpuagg_on_chunk, run, parts, outer, *refs, **given)
 
 
 def _add_tasks(
@@ -267,3 +270,117 @@ def region_of(roots: Sequence[Expr], readers: tuple[type, ...]) -> tuple[list[Ex
         else:
             outside[node._name] = node
     return list(inside.values()), list(outside.values())
+
+
+def chunked(
+    frame: Expr,
+    by: Sequence[Any],
+    in_order: bool,
+    device: bool,
+    shared: bool,
+    columns: Sequence[Any] | None = None,
+    apart: bool = False,
+    streamed: bool = False,
+) -> Chunks | None:
+    """Divide an input into chunks; ``None`` where each partition is a task by itself.
+
+    Of ``columns`` the values are read, row by row; without them partitions must be as Dask makes
+    them. Partials of rows or distinct pairs are kept ``apart``, partitions of the host that a GPU
+    groups are ``streamed``, and an input that another part of the query reads too is ``shared``.
+    """
+    if settings().chunk.partitions == 1 or frame.npartitions == 1:
+        return None
+    read = frame._meta
+    frame = unprojected(frame, by)
+    roots = [frame, *expressions(by)]
+    readers = STREAMED_READERS if streamed else READERS
+    inside, outside = region_of(roots, readers)
+    if not outside:
+        if shared:
+            return None
+        if device or streamed or settings().chunk.partitions is not None:
+            return _of_readers(frame, by, inside, device, streamed, columns is None)
+        # readers keep all cores of the host busy as it is: a task takes what it took
+        return None if columns is None else _of_files(frame, by, inside, columns, apart)
+    places = located(outside, device, read)
+    if places is None:
+        return None
+    held = held_by(outside, places, int(frame.npartitions))
+    buckets = buckets_of(held, places, in_order, device, streamed)
+    if len(buckets) == len(held):
+        return None
+    workers = {place.worker for place in held if place is not None}
+    return Chunks(frame, tuple(by), buckets, len(workers), inside=readers)
+
+
+def _of_readers(
+    frame: Expr,
+    by: Sequence[Any],
+    inside: Sequence[Expr],
+    device: bool,
+    streamed: bool,
+    as_dask: bool,
+) -> Chunks | None:
+    """The chunks of an input that is read by the tasks that group it."""
+    kinds = STREAMED_READERS if streamed else READERS
+    if not any(isinstance(node, kinds) for node in inside):
+        return None
+    workers = workers_of(device)
+    number = 1 if workers is None else len(workers)
+    if device and workers is not None:
+        number = sum(size.device_memory > 0 for size in workers.values()) or number
+    files = any(isinstance(node, READERS) for node in inside)
+    readers = READERS_OF_A_TASK if files and (device or streamed) else 1
+    npartitions = int(frame.npartitions)
+    reads: Buckets = tuple((i,) for i in range(npartitions))
+    if readers > 1 and not as_dask:
+        frame, by, reads = by_size(frame, by, inside)
+    if settings().chunk.partitions is None:
+        buckets = runs_of_partitions(int(frame.npartitions), number)
+    else:
+        # of Dask's partitions
+        runs = runs_of_partitions(npartitions, number)
+        buckets = tuple(tuple(i for part in run for i in reads[part]) for run in runs)
+    if len(buckets) == frame.npartitions:
+        return None
+    # partitions of the host are as Dask makes them: they are streamed
+    texts = () if device and not as_dask and without_labels(frame, by, inside) else None
+    return Chunks(frame, tuple(by), buckets, number, readers, texts, kinds)
+
+
+def _of_files(
+    frame: Expr,
+    by: Sequence[Any],
+    inside: Sequence[Expr],
+    columns: Sequence[Any],
+    apart: bool,
+) -> Chunks | None:
+    """The files of each partition, which the host groups one after the other.
+
+    Few files are taken one by one, where the partials of several would have to be joined
+    (``apart``).
+    """
+    by_files = by_file(frame, by, inside)
+    if by_files is None:
+        return None
+    files, keys, buckets = by_files
+    if apart and sum(map(len, buckets)) <= MOST_APART:
+        buckets = tuple((i,) for bucket in buckets for i in bucket)
+    texts = text_keys(files, by, columns)
+    return Chunks(files, keys, buckets, workers=0, readers=1, text_keys=texts)
+
+
+def unprojected(frame: Expr, by: Sequence[Any]) -> Expr:
+    """The frame without its projections, each of which costs a frame for every partition."""
+    while (
+        isinstance(frame, Projection)
+        and frame.ndim == frame.frame.ndim == 2
+        and frame.frame._meta.columns.is_unique
+        and all(isinstance(b, Expr) or _is_among(b, frame._meta.columns) for b in by)
+    ):
+        frame = frame.frame
+    return frame
+
+
+def _is_among(by: Any, columns: Any) -> bool:
+    return not callable(by) and by in columns

@@ -63,6 +63,21 @@ class SomeFiles(FusedIO):
         return task
 
 
+def _only_reader(inside: Sequence[Expr]) -> tuple[Any, Any]:
+    """The only node that reads, and its reader of single files; twice ``None`` of several."""
+    sources = [node for node in inside if isinstance(node, IO)]
+    if len(sources) != 1:
+        return None, None
+    (source,) = sources
+    return source, source.operand("_expr") if isinstance(source, FusedIO) else source
+
+
+def _numbered(joined: Sequence[Sequence[Any]]) -> Buckets:
+    """The numbers of single reads, by the partition that several of them were."""
+    ends = accumulate(map(len, joined), initial=0)
+    return tuple(tuple(range(a, b)) for a, b in pairwise(ends))
+
+
 def by_size(
     frame: Expr, by: Sequence[Any], inside: Sequence[Expr]
 ) -> tuple[Expr, tuple[Any, ...], Buckets]:
@@ -70,45 +85,24 @@ def by_size(
 
     dask-cudf reads up to a thirty-second of a GPU's memory in one call. Several such calls at a
     time take as many times more, and few calls leave readers without work at the end.
-
-    Parameters
-    ----------
-    frame, by, inside
-        As for ``by_file``.
-
-    Returns
-    -------
-    frame, by : Expr, tuple
-    buckets : tuple of tuple of int
-        The partitions of the new input that were one before.
     """
     as_they_are = frame, tuple(by), tuple((i,) for i in range(int(frame.npartitions)))
-    sources = [node for node in inside if isinstance(node, IO)]
-    if len(sources) != 1:
-        return as_they_are
-    (source,) = sources
-    reader = source.operand("_expr") if isinstance(source, FusedIO) else source
+    source, reader = _only_reader(inside)
     # the reader of pyarrow's file systems is asked for smaller partitions
     if not isinstance(reader, ReadParquetFSSpec) or reader is source:
         return as_they_are
-    most = max(BYTES_OF_A_READ // max(_bytes_of_a_file(reader), 1), 1)
-    reads = [[b[i : i + most] for i in range(0, len(b), most)] for b in source._fusion_buckets]
+    max_files = max(BYTES_OF_A_READ // max(_bytes_of_a_file(reader), 1), 1)
+    reads = [
+        [b[i : i + max_files] for i in range(0, len(b), max_files)] for b in source._fusion_buckets
+    ]
     calls = tuple(tuple(read) for of_partition in reads for read in of_partition)
     if len(calls) == len(reads):
         return as_they_are
-    ends = accumulate(map(len, reads), initial=0)
-    buckets = tuple(tuple(range(a, b)) for a, b in pairwise(ends))
-    return *_read_by(SomeFiles(reader, calls, type(source)), source, frame, by), buckets
+    return *_read_by(SomeFiles(reader, calls, type(source)), source, frame, by), _numbered(reads)
 
 
 def without_labels(frame: Expr, by: Sequence[Any], inside: Sequence[Expr]) -> bool:
-    """Whether of plain columns of files only values are read, no row labels.
-
-    Parameters
-    ----------
-    frame, by, inside
-        As for ``by_file``.
-    """
+    """Whether of plain columns of files only values are read, no row labels."""
     read = [node for node in inside if isinstance(node, IO)]
     done = [node for node in inside if not isinstance(node, IO)]
     if any(isinstance(n, _WITH_LABELS) or not isinstance(n, E.Elemwise | E.Filter) for n in done):
@@ -147,57 +141,18 @@ def _bytes_of_a_file(reader: Any) -> int:
 def by_file(
     frame: Expr, by: Sequence[Any], inside: Sequence[Expr]
 ) -> tuple[Expr, tuple[Any, ...], Buckets] | None:
-    """An input that is read file by file.
-
-    Parameters
-    ----------
-    frame : Expr
-        Lowered.
-    by : sequence
-        Labels, callables, or lowered expressions.
-    inside : sequence of Expr
-        All nodes that the input and the keys are made of.
-
-    Returns
-    -------
-    frame, by : Expr, tuple
-        With a partition for each file.
-    buckets : tuple of tuple of int
-        Of these the ones that made a partition before.
-
-    ``None`` where anything but one reader of Parquet is read, and where several files are read
-    into one table, whose rows are numbered together.
-    """
-    sources = [node for node in inside if isinstance(node, IO)]
-    if len(sources) != 1:
-        return None
-    (source,) = sources
-    reader = source.operand("_expr") if isinstance(source, FusedIO) else source
+    """An input that is read file by file, and of its partitions those that were one before."""
+    source, reader = _only_reader(inside)
     # pyarrow joins what it has decoded faster than it makes frames of small files
     if not isinstance(reader, ReadParquet) or isinstance(source, FusedParquetIO):
         return None
     if reader is source:
         return frame, tuple(by), tuple((i,) for i in range(source.npartitions))
-    ends = accumulate(map(len, source._fusion_buckets), initial=0)
-    buckets = tuple(tuple(range(a, b)) for a, b in pairwise(ends))
-    return *_read_by(reader, source, frame, by), buckets
+    return *_read_by(reader, source, frame, by), _numbered(source._fusion_buckets)
 
 
 def span_of_key(frame: Expr, by: Sequence[Any]) -> int | None:
-    """How many values an integer key of Parquet files may have, by statistics of three files.
-
-    Parameters
-    ----------
-    frame : Expr
-        The input, lowered or not.
-    by : sequence
-        Labels, callables, or expressions.
-
-    Returns
-    -------
-    int or None
-        ``None`` where the key is anything but one column of a reader, or its files tell nothing.
-    """
+    """How many values an integer key of Parquet files may have, by statistics of three files."""
     while isinstance(frame, _KEEP_VALUES) or type(frame).__name__ == "NoOp":  # of dask-cudf
         frame = frame.frame
     reader = frame.operand("_expr") if isinstance(frame, FusedIO) else frame
@@ -221,25 +176,15 @@ def _span(reader: Any, label: str) -> int:
         groups = [files[i].metadata.row_group(g) for g in range(files[i].metadata.num_row_groups)]
         for group in groups:
             columns = map(group.column, range(group.num_columns))
-            found = next((c.statistics for c in columns if c.path_in_schema == label), None)
-            if found is None or not found.has_min_max:
+            statistics = next((c.statistics for c in columns if c.path_in_schema == label), None)
+            if statistics is None or not statistics.has_min_max:
                 return _UNKNOWN
-            low, high = min(low, found.min), max(high, found.max)
+            low, high = min(low, statistics.min), max(high, statistics.max)
     return high - low + 1 if low <= high else _UNKNOWN
 
 
 def text_keys(frame: Expr, by: Sequence[Any], columns: Sequence[Any]) -> tuple[str, ...]:
-    """Keys of a reader that may be read as dictionaries: text that nothing else reads.
-
-    Parameters
-    ----------
-    frame : Expr
-        As ``by_file`` gives it.
-    by : sequence
-        Labels, callables, or expressions.
-    columns : sequence of labels
-        Whose values are read, row by row.
-    """
+    """Keys of a reader that may be read as dictionaries: text that nothing else reads."""
     if not isinstance(frame, ReadParquet) or frame.ndim != 2:
         return ()
     if any(callable(b) or isinstance(b, Expr) for b in by):

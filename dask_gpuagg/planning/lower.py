@@ -1,162 +1,84 @@
-"""From a logical group-by to physical nodes: the decision and the expressions it leads to."""
+"""From a decision to physical nodes, and their tasks and bytes in numbers."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dask
-import numpy as np
-from dask.dataframe.dask_expr import _groupby as G
+from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr._expr import Expr
-from dask.dataframe.dask_expr._merge import BroadcastJoin, HashJoinP2P, Merge
 from dask.dataframe.dask_expr._repartition import Repartition
-from dask.dataframe.dask_expr._shuffle import Shuffle, ShuffleBase
-from dask.utils import format_bytes, get_default_shuffle_method
+from dask.dataframe.dask_expr._shuffle import Shuffle
+from dask.dataframe.dask_expr.io import FromGraph, FromPandas
+from dask.utils import get_default_shuffle_method
 
+from dask_gpuagg.cluster import current_client
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.engines.device.support import of_rows, one_pass
-from dask_gpuagg.plan import Unsupported
+from dask_gpuagg.narrowing import is_narrowed, rows_inside, stride_of, targets
+from dask_gpuagg.plan import Plan, StateUse
 from dask_gpuagg.planning.bucketing import CHUNKS_OF_A_GPU, gpus
-from dask_gpuagg.planning.chunk_nodes import GroupByChunkDirect, GroupByChunkExchange, GroupByChunks
-from dask_gpuagg.planning.chunks import Chunks
-from dask_gpuagg.planning.groups import GroupEstimate, dtype_bound
-from dask_gpuagg.planning.merge_size import (
-    BYTES_ON_HOST,
-    PIECES_OF_A_GPU,
-    bytes_of_a_group,
-    merge_size,
+from dask_gpuagg.planning.chunks import STREAMED_READERS, Chunks, unprojected
+from dask_gpuagg.planning.estimates import (
+    dtype_bound,
+    estimate_groups,
+    holds_data,
+    rows_of,
+    size_of,
 )
-from dask_gpuagg.planning.narrowing import narrowed
 from dask_gpuagg.planning.nodes import (
+    GroupByChunkDirect,
+    GroupByChunks,
     GroupByDirect,
     GroupByDivide,
     GroupByExchange,
     GroupByGather,
     GroupByMerge,
+    GroupByNarrowed,
+    GroupByNode,
     GroupByPartial,
     GroupByPieces,
     GroupByTree,
+    Promised,
 )
-from dask_gpuagg.planning.promised import Promised
-from dask_gpuagg.planning.query import GroupByQuery, stays_on_host
-from dask_gpuagg.planning.route import Route, Routing, decide
-from dask_gpuagg.planning.samples import estimate_groups
+from dask_gpuagg.planning.query import GroupByQuery, Route, Routing
+from dask_gpuagg.planning.route import (
+    BYTES_ON_HOST,
+    PIECES_OF_A_GPU,
+    bytes_of_a_group,
+)
+from dask_gpuagg.reporting.text import count_text
 from dask_gpuagg.settings import settings
+from dask_gpuagg.states import STATES
 from dask_gpuagg.tasks.tasks import PARTITION
 
 # Tasks that merge distinct pairs where one would do: a few for each core of a laptop.
 _PIECES_OF_PAIRS = 8
+# Groups of fewer rows have brackets that hold much of them, and few rows are exchanged as quickly
+# between threads. Between processes a quarter of both is enough. In one process with a GPU an
+# exchange of 100 million rows takes as long.
+ROWS_OF_A_GROUP = 1 << 11
+ROWS_FROM = 1 << 20
+_OF_PROCESSES, _OF_ONE_GPU = 1 / 4, 128
+# Rows inside of brackets and of samples that meet in one task, by whether it is the device's.
+ROWS_OF_A_TASK = {False: 1 << 25, True: 1 << 28}
+# A share of rows inside of brackets, by the sample, from which all are brought together at once: at
+# most twice as many, and each is read once.
+MOST_INSIDE = 1 / 2
+# Of more groups the kernels sort rows, and do not count them by brackets.
+GROUPS_OF_DEVICE = 1 << 16
 
-
-def choose_route(query: GroupByQuery, outputs: int) -> Routing:
-    """Decide on tree or exchange where the user left ``split_out`` open.
-
-    Parameters
-    ----------
-    query : GroupByQuery
-    outputs : int
-        As many as Dask announced.
-
-    Returns
-    -------
-    Routing
-    """
-    chunks = query.chunks
-    if chunks is not None and len(chunks) == 1:
-        return Routing(Route.TREE, outputs, "one task takes all partitions")
-    size = merge_size(query, None if chunks is None else chunks.workers)
-    if chunks is None or engine_name(query.meta) != DEVICE:
-        estimate = estimate_groups(query, size.groups)
-    else:
-        # few groups say nothing about partials of rows or distinct pairs
-        if query.plan.rows or query.plan.pairs:
-            estimate = GroupEstimate(None, False, "partials are as large as partitions")
-        else:
-            estimate = estimate_groups(query, size.groups, chunks)
-        if estimate.groups is None:
-            return _of_gpus(chunks.workers, estimate.how, outputs)
-    decision = decide(estimate, query.frame.npartitions, size, outputs)
-    if estimate.pair_bytes is None:
-        return decision
-    reason = f"{decision.reason}; about {format_bytes(estimate.pair_bytes)} of distinct pairs"
-    return replace(decision, reason=reason, pair_bytes=estimate.pair_bytes)
-
-
-def _of_gpus(number: int, how: str, outputs: int) -> Routing:
-    """The decision for chunks of GPUs of which no more is known."""
-    if number == 1:
-        return Routing(Route.TREE, outputs, f"one GPU has all groups; {how}")
-    return Routing(Route.EXCHANGE, outputs, f"a piece for each GPU; {how}", pieces=number)
-
-
-def route(query: GroupByQuery, expr: Any) -> Routing:
-    """Decide how the partials of a query reach the outputs that Dask announced.
-
-    Parameters
-    ----------
-    query : GroupByQuery
-    expr : Expr
-        The logical node the query was read from.
-
-    Returns
-    -------
-    Routing
-    """
-    npartitions = query.frame.npartitions
-    if isinstance(expr, G.Median):
-        # Dask fixes the number of outputs of .median() in the logical node, as 0 where split_every
-        # is above the number of partitions
-        outputs = max(expr.npartitions, 1)
-        kind = Route.TREE if outputs == 1 and npartitions == 1 else Route.EXCHANGE
-        decision = Routing(kind, outputs, "whole groups are brought together")
-        is_aligned = outputs > 1 and _is_partitioned(expr, query.plan.dropna, outputs)
-        return _aligned(decision) if is_aligned else decision
-    if query.plan.sort:
-        return Routing(Route.TREE, 1, "sort=True asks for one sorted output")
-    split_out = expr.operand("split_out") if "split_out" in expr._parameters else None
-    if split_out is None:
-        return Routing(Route.TREE, 1, "lowered without Dask's tuning step")
-    outputs = expr.split_out
-    if outputs is not True and not (isinstance(outputs, int | np.integer) and outputs > 0):
-        raise Unsupported(f"split_out={outputs!r} is no number of outputs")
-    outputs = npartitions if outputs is True else int(outputs)
-    if (outputs > 1 or split_out is True) and _is_partitioned(expr, query.plan.dropna, outputs):
-        how = "Dask's own rule" if callable(split_out) else f"split_out={split_out} was asked for"
-        return _aligned(Routing(Route.EXCHANGE, outputs, how))
-    if callable(split_out):
-        return choose_route(query, outputs)
-    kind = Route.TREE if outputs == 1 and split_out is not True else Route.EXCHANGE
-    return Routing(kind, outputs, f"split_out={split_out} was asked for")
-
-
-def _aligned(decision: Routing) -> Routing:
-    reason = f"the input is partitioned by the keys; {decision.reason}"
-    return replace(decision, route=Route.ALIGNED, reason=reason)
-
-
-def _is_partitioned(expr: Any, dropna: bool, outputs: int) -> bool:
-    """Whether the rows of each key are in one partition of the input, which has enough of them.
-
-    Dask takes the result of any merge for partitioned by the keys of both sides. But where it sends
-    one side to all partitions of the other, these stay as they were, and rows without a partner
-    have null keys in all partitions.
-    """
-    has_enough = expr.frame.npartitions >= outputs
-    return has_enough and not expr.need_to_shuffle and not _is_scattered(expr.frame, dropna)
-
-
-def _is_scattered(node: Any, dropna: bool) -> bool:
-    if isinstance(node, BroadcastJoin):
-        return True
-    if isinstance(node, ShuffleBase | HashJoinP2P):
-        return False
-    if isinstance(node, Merge) and not node._is_single_partition_broadcast:
-        without_partner = node.how not in ("inner", "leftsemi") and node.left_on != node.right_on
-        return bool(node.is_broadcast_join or (without_partner and not dropna))
-    return any(_is_scattered(below, dropna) for below in node.dependencies())
+# What costs little beside counting rows: it is done to a partition once for each pass.
+_CHEAP = (
+    *(E.Projection, E.Filter, E.Assign, E.Binop, E.Unaryop, E.Between, E.Isin, E.Fillna),
+    *(E.RenameFrame, E.RenameSeries, E.Index, E.ToSeriesIndex, FromPandas),
+)
+# Bins of an exact sum, of values that differ by a factor of a million.
+_BINS = 3
 
 
 def physical(query: GroupByQuery, decision: Routing) -> Expr:
@@ -172,49 +94,37 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
     Expr
         With ``decision.outputs`` partitions.
     """
-    plan, outputs = query.plan, decision.outputs
-    if decision.route is Route.ALIGNED and not _must_complete_at_once(query):
-        partials = _partials(query, None)
-        return _fewer(GroupByMerge(partials, plan, query.meta, decision), outputs)
+    plan, outputs, promised = query.plan, decision.outputs, Promised(query.meta, query.plan)
+    at_once = _must_complete_at_once(query)
+    if decision.route is Route.ALIGNED and not at_once:
+        aligned = GroupByMerge(_partials(query, None), plan, promised, decision)
+        few = outputs < aligned.npartitions
+        return Repartition(aligned, new_partitions=outputs) if few else aligned
     chunks = query.chunks
     if chunks is not None and len(chunks) == 1 and query.shuffle_method is None:
-        return GroupByChunkDirect(chunks, plan, Promised(query.meta, plan), outputs, decision)
+        return GroupByChunkDirect(chunks, plan, promised, outputs, decision)
     alone = query.frame.npartitions == outputs == 1
     if alone and engine_name(query.meta) == DEVICE and (one_pass(plan) or of_rows(plan)):
-        return GroupByDirect(query.frame, plan, query.meta, decision, *query.by)
-    stays = narrowed(query, decision)
-    if stays is not None:
-        return _divided(stays, query, outputs)
-    if _must_complete_at_once(query):
-        return _divided(_tree(query, decision), query, outputs)
+        return GroupByDirect(query.frame, plan, promised, decision, *query.by)
     spread = query.frame.npartitions > 1 and (plan.rows or _spreads_pairs(query, decision))
-    if decision.route is Route.TREE and not spread:
-        return _divided(_tree(query, decision), query, outputs)
+    one: Expr | None = narrowed(query, decision)
+    if one is None and (at_once or (decision.route is Route.TREE and not spread)):
+        partials = _partials(query, chunks)
+        one = GroupByTree.build(partials, plan, promised, query.split_every, decision)
+    if one is not None:
+        return one if outputs == 1 else GroupByDivide(one, plan, promised, outputs)
     # rows of whole groups are not gathered: they are exchanged, finished, and the results gathered
     buckets = max(outputs, decision.pieces)
     if spread:
         buckets = max(buckets, _pieces_of_rows(query, decision, chunks))
     if plan.sort and outputs == 1:
-        gathered = replace(query, plan=replace(plan, gathered=True))
-        exchanged = _exchange(gathered, decision, chunks, buckets)
-        return GroupByGather(exchanged, plan, query.meta, 1)
+        unsorted = replace(query, plan=replace(plan, gathered=True))
+        exchanged = _exchange(unsorted, promised, decision, chunks, buckets)
+        return GroupByGather(exchanged, plan, promised, 1)
     # each output is of as many buckets, whose numbers are its own modulo the number of outputs
     buckets = outputs * math.ceil(buckets / outputs)
-    exchanged = _exchange(query, decision, chunks, buckets)
-    if buckets == outputs:
-        return exchanged
-    return GroupByGather(exchanged, plan, query.meta, outputs)
-
-
-def _tree(query: GroupByQuery, decision: Routing) -> Expr:
-    """All groups in one output."""
-    partials = _partials(query, query.chunks)
-    return GroupByTree.build(partials, query.plan, query.meta, query.split_every, decision)
-
-
-def _divided(whole: Expr, query: GroupByQuery, outputs: int) -> Expr:
-    """One finished output as the number of outputs that Dask announced."""
-    return GroupByDivide(whole, query.plan, query.meta, outputs) if outputs > 1 else whole
+    exchanged = _exchange(query, promised, decision, chunks, buckets)
+    return exchanged if buckets == outputs else GroupByGather(exchanged, plan, promised, outputs)
 
 
 def _must_complete_at_once(query: GroupByQuery) -> bool:
@@ -233,23 +143,11 @@ def _must_complete_at_once(query: GroupByQuery) -> bool:
     return any(dtype_bound(k.dtype) is None or not hasattr(k.dtype, "categories") for k in keys)
 
 
-def _fewer(result: Expr, outputs: int) -> Expr:
-    return Repartition(result, new_partitions=outputs) if outputs < result.npartitions else result
-
-
-def where_it_runs(query: GroupByQuery) -> str | None:
-    """The engine of a query, as ``explain()`` names it."""
-    engine = engine_name(query.meta)
-    if engine == DEVICE or settings().engine != "device":
-        return engine
-    reason = stays_on_host(query.plan)
-    return f"{engine}: {reason}" if reason else f"{DEVICE}, host partitions are streamed through it"
-
-
-def _partials(query: GroupByQuery, chunks: Chunks | None) -> Expr:
+def _partials(query: GroupByQuery, chunks: Chunks | None, pieces: int | None = None) -> Expr:
+    """Partials of partitions, or of chunks; those of chunks in pieces where that is asked for."""
     if chunks is None:
         return GroupByPartial(query.frame, query.plan, *query.by)
-    return GroupByChunks(chunks, query.plan)
+    return GroupByChunks(chunks, query.plan, pieces)
 
 
 def _spreads_pairs(query: GroupByQuery, decision: Routing) -> bool:
@@ -288,27 +186,241 @@ def _smaller(query: GroupByQuery, decision: Routing, chunks: Chunks) -> Chunks:
     return chunks.divided(expected * PIECES_OF_A_GPU // memory)
 
 
-def _exchange(query: GroupByQuery, decision: Routing, chunks: Chunks | None, buckets: int) -> Expr:
+def _exchange(
+    query: GroupByQuery,
+    promised: Promised,
+    decision: Routing,
+    chunks: Chunks | None,
+    buckets: int,
+) -> Expr:
     plan = query.plan
     method = query.shuffle_method or dask.config.get("dataframe.shuffle.method", None)
     device = engine_name(query.meta) == DEVICE
     if method is None and not device and get_default_shuffle_method() == "p2p":
         method = "p2p"
-    if method is None and chunks is not None:
-        if device:
-            chunks = _smaller(query, decision, chunks)
-        return GroupByChunkExchange(chunks, plan, Promised(query.meta, plan), buckets, decision)
-    partial = _partials(query, chunks)
     if method is None:
         # here Dask would shuffle through the disk: partials are small, and our exchange keeps
         # them in memory; p2p would take partials of the device through the host
-        return GroupByExchange(partial, plan, query.meta, buckets, decision)
+        if chunks is not None and device:
+            chunks = _smaller(query, decision, chunks)
+        partials = _partials(query, chunks, buckets)
+        return GroupByExchange(partials, plan, promised, buckets, decision)
     shuffled = Shuffle(
-        GroupByPieces(partial, plan, buckets),
+        GroupByPieces(_partials(query, chunks), plan, buckets),
         PARTITION,
         buckets,
         ignore_index=True,
         method=method,
         original_partitioning_index=[PARTITION],
     )
-    return GroupByMerge(shuffled, plan, query.meta, decision)
+    return GroupByMerge(shuffled, plan, promised, decision)
+
+
+def narrowed(query: GroupByQuery, decision: Routing) -> Expr | None:
+    """The node of a query whose rows need not be exchanged, or ``None``.
+
+    Notes
+    -----
+    A ``shuffle_method``, which stock Dask wants for medians, says how rows are exchanged that are.
+
+    The rows are read twice, so they have to be in memory. How many there are, and in how many
+    groups, tells a sample of the keys.
+    """
+    if not is_narrowed(query.plan):
+        return None
+    device = engine_name(query.meta) == DEVICE
+    if device and any(dtype_class(key.dtype) == "category" for key in query.plan.keys):
+        return None  # chunks may number categories each in its own way
+    if not device and settings().engine == "device":
+        return None
+    chunks = _held(query)
+    if chunks is None or len(chunks) < 2:
+        return None
+    estimate = estimate_groups(query, 0, chunks)
+    if estimate.groups is None or estimate.rows is None:
+        return None
+    rows, groups = estimate.rows, max(estimate.groups, 1)
+    between = current_client() is not None
+    share = _OF_PROCESSES if between else 1
+    min_rows = ROWS_FROM * (_OF_ONE_GPU if device and not between else share)
+    if rows < max(min_rows, ROWS_OF_A_GROUP * share * groups):
+        return None
+    stride = stride_of(rows, groups)
+    inside = rows_inside(rows, groups, stride)
+    travel = rows // stride + len(targets(query.plan)) * inside
+    if travel > ROWS_OF_A_TASK[device] or (device and groups > GROUPS_OF_DEVICE):
+        return None
+    reason = f"about {groups:,} groups of {rows:,} rows, which are not moved"
+    decision = replace(decision, reason=reason, groups=groups, bound=False)
+    promised = Promised(query.meta, query.plan)
+    max_inside = max(MOST_INSIDE, 2 * inside / rows)
+    return GroupByNarrowed(chunks, query.plan, promised, decision, stride, max_inside)
+
+
+def _held(query: GroupByQuery) -> Chunks | None:
+    """The chunks of an input that is in memory; ``None`` where it is read or computed."""
+    chunks = query.chunks
+    if chunks is None:
+        frame, by = unprojected(query.frame, query.by), tuple(query.by)
+        buckets = tuple((i,) for i in range(int(frame.npartitions)))
+        chunks = Chunks(frame, by, buckets, workers=0, inside=STREAMED_READERS)
+    inside, outside = chunks.region
+    cheap = all(isinstance(node, _CHEAP) for node in inside)
+    # a frame of this process would be sent to workers once for each pass
+    sent = current_client() is not None and any(isinstance(node, FromPandas) for node in inside)
+    held = all(isinstance(node, FromGraph) and holds_data(node) for node in outside)
+    return chunks if held and cheap and not (sent or chunks.readers) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Physical:
+    """A planned group-by in numbers: its route, tasks, and bytes that travel.
+
+    Attributes
+    ----------
+    route : Route
+        That of the nodes, which may be another than that of the decision.
+    partitions : int
+        Of the input.
+    partials : int
+        0 where one task makes the outputs.
+    pieces : int
+        Into how many outputs partials are exchanged; 0 without an exchange.
+    outputs : int
+    tasks : tuple of (str, int)
+        The number of tasks by step. A partial's task also does what was to be done to its
+        partitions before.
+    chunks : str
+        How many partitions a task takes; empty where each has a task of its own.
+    workers : int
+        On how many workers chunks are.
+    rows : int or None
+        At most, where that is known.
+    nbytes : int or None
+        Of all partials, roughly, where groups or rows are known.
+    reason : str
+        Why this route.
+    """
+
+    route: Route
+    partitions: int
+    partials: int
+    pieces: int
+    outputs: int
+    tasks: tuple[tuple[str, int], ...]
+    chunks: str = ""
+    workers: int = 0
+    rows: int | None = None
+    nbytes: int | None = None
+    reason: str = ""
+
+    def __str__(self) -> str:
+        outputs = count_text(self.outputs, "output")
+        if self.route is Route.DIRECT:
+            return f"none: one task makes {outputs}"
+        if self.route is Route.NARROWED:
+            return f"quantiles narrowed in two passes into {outputs}"
+        if self.route is Route.EXCHANGE:
+            into = outputs
+            if self.pieces != self.outputs:
+                into = f"{self.pieces:,}, brought to {outputs}"
+            return f"exchange of {count_text(self.partials, 'partial')} into {into}"
+        return f"{self.route.value} into {outputs}"
+
+
+def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical:
+    """Count the tasks and bytes of the physical nodes of a query.
+
+    Parameters
+    ----------
+    query : GroupByQuery
+        On lowered inputs.
+    decision : Routing
+    planned : Expr
+        As ``lower.physical`` made it.
+
+    Returns
+    -------
+    Physical
+    """
+    nodes = list(_nodes(planned, query))
+    ours = [node for node in nodes if isinstance(node, GroupByNode)]
+    ((merge, route),) = ((node, node.route) for node in ours if node.route is not None)
+    chunks = next((node.chunks for node in ours if "chunks" in node._parameters), None)
+    partitions = partials = int(query.frame.npartitions)
+    if chunks is not None:
+        # of files, which Dask would read several of as one partition, the tasks read each
+        partitions, partials = sum(map(len, chunks.buckets)), len(chunks)
+    if route in (Route.DIRECT, Route.NARROWED):
+        partials = 0  # neither rows nor partials of the usual tables travel
+    tasks: dict[str, int] = {}
+    for node in reversed(nodes):
+        for step, number in _steps_of(node).items():
+            tasks[step] = tasks.get(step, 0) + number
+    rows = rows_of(query.frame)
+    return Physical(
+        route,
+        partitions,
+        partials,
+        merge.npartitions if route is Route.EXCHANGE else 0,
+        int(planned.npartitions),
+        tuple(tasks.items()),
+        "" if chunks is None else str(chunks),
+        0 if chunks is None else chunks.workers,
+        rows,
+        _bytes(query.plan, partials, decision.groups, rows) if partials else None,
+        merge.decision.reason,
+    )
+
+
+def _nodes(planned: Expr, query: GroupByQuery) -> Iterator[Any]:
+    """The nodes above the inputs of the query, each once."""
+    inputs = {query.frame._name, *(by._name for by in query.by if isinstance(by, Expr))}
+    stack, seen = [planned], set(inputs)
+    while stack:
+        node = stack.pop()
+        if node._name not in seen:
+            seen.add(node._name)
+            yield node
+            stack += node.dependencies()
+
+
+def _steps_of(node: Any) -> dict[str, int]:
+    if isinstance(node, GroupByNode):
+        return node.steps()
+    if isinstance(node, Repartition):
+        return {"gather": node.npartitions}
+    return {"exchange": 2 * node.npartitions}  # a shuffle sends and receives
+
+
+def _bytes(plan: Plan, partials: int, groups: int | None, rows: int | None) -> int | None:
+    """Bytes of all partials: of each table those of its rows, at most as many as there are."""
+    keys = sum(size_of(key.dtype) for key in plan.keys)
+    nbytes = 0
+    for name in plan.tables:
+        if name == "groups":
+            of_partials = None if groups is None else groups * partials
+            bounds = [n for n in (rows, of_partials) if n is not None]
+            if not bounds:
+                return None
+            fields = 0 if plan.states_from_rows else sum(map(_fields_of, plan.states))
+            nbytes += min(bounds) * (keys + 8 * fields)
+        elif rows is None:
+            return None
+        else:
+            nbytes += rows * (keys + _bytes_of_row(plan, name))
+    return nbytes
+
+
+def _fields_of(use: StateUse) -> int:
+    """Columns of a state in a partial, about."""
+    record = STATES[use.state]
+    return max(len(record.fields), 1) + _BINS * record.binned
+
+
+def _bytes_of_row(plan: Plan, table: str) -> int:
+    """Bytes of a row of a table of pairs, entries or rows, without the keys."""
+    if table.startswith("sketch"):
+        return 9  # at most: a float64 and a level
+    columns = plan.rows if table == "rows" else (int(table.removeprefix("pairs")),)
+    return sum(size_of(plan.columns[c].dtype) for c in columns)

@@ -1,22 +1,73 @@
-"""The input of the planner: a group-by as read from a logical expression."""
+"""The input of the planner, a group-by as read from a logical expression, and its decision."""
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import Any
 
 from dask.dataframe.dask_expr._expr import Expr
 
-from dask_gpuagg.cluster.preflight import current_client
+from dask_gpuagg.cluster import current_client
 from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.plan import Plan
-from dask_gpuagg.planning.chunking import chunked
-from dask_gpuagg.planning.chunks import Chunks
+from dask_gpuagg.planning.chunks import Chunks, chunked
 from dask_gpuagg.settings import settings
 from dask_gpuagg.streaming import choice
 from dask_gpuagg.streaming.choice import refusal
 
 _CHUNKS = "_chunks"
+
+
+class Route(enum.Enum):
+    """The way partials take to the partition that finalizes them; ``DIRECT`` without partials.
+
+    ``NARROWED`` where rows stay, and brackets of quantiles are narrowed in two passes.
+    """
+
+    TREE = "tree"
+    EXCHANGE = "exchange"
+    ALIGNED = "aligned"
+    DIRECT = "direct"
+    NARROWED = "narrowed"
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """Route of the partials to the outputs that Dask announced, with the reason.
+
+    Attributes
+    ----------
+    route : Route
+    outputs : int
+        Number of output partitions, as Dask announced it.
+    reason : str
+        Why, for ``explain()``.
+    groups : int, optional
+        Expected number of groups, where anything is known about it.
+    bound : bool
+        Whether there are at most that many.
+    pair_bytes : int, optional
+        Bytes of the distinct pairs that are merged, where a sample tells.
+    pieces : int
+        Tasks that merge the groups of an exchange, before their results are gathered in the
+        outputs; never fewer than those.
+    """
+
+    route: Route
+    outputs: int
+    reason: str
+    groups: int | None = None
+    bound: bool = False
+    pair_bytes: int | None = None
+    pieces: int = 1
+
+    def __dask_tokenize__(self) -> str:
+        return repr(self)
+
+    def __str__(self) -> str:
+        noun = "output" if self.outputs == 1 else "outputs"
+        return f"{self.route.value} into {self.outputs} {noun}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -73,3 +124,12 @@ class GroupByQuery:
 def stays_on_host(plan: Plan) -> str | None:
     """Why host partitions stay on the host; of a cluster's GPUs its workers know."""
     return refusal(plan) or (choice.obstacle() if current_client() is None else None)
+
+
+def where_it_runs(query: GroupByQuery) -> str | None:
+    """The engine of a query, as ``explain()`` names it."""
+    engine = engine_name(query.meta)
+    if engine == DEVICE or settings().engine != "device":
+        return engine
+    reason = stays_on_host(query.plan)
+    return f"{engine}: {reason}" if reason else f"{DEVICE}, host partitions are streamed through it"

@@ -2,86 +2,205 @@
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from typing import Any
 
-from dask.utils import format_bytes
+import numpy as np
+from dask.dataframe.dask_expr import _groupby as G
+from dask.dataframe.dask_expr._merge import BroadcastJoin, HashJoinP2P, Merge
+from dask.dataframe.dask_expr._shuffle import ShuffleBase
+from dask.utils import format_bytes, get_default_shuffle_method
 
-from dask_gpuagg.planning.groups import GroupEstimate
-from dask_gpuagg.planning.merge_size import MergeSize
+from dask_gpuagg.cluster import protocol
+from dask_gpuagg.engines import DEVICE, dtypes_of, engine_name
+from dask_gpuagg.plan import Unsupported
+from dask_gpuagg.planning.bucketing import gpus
+from dask_gpuagg.planning.estimates import (
+    FEW_PARTITIONS,
+    GroupEstimate,
+    estimate_groups,
+    size_of,
+)
+from dask_gpuagg.planning.query import GroupByQuery, Route, Routing
 
-# Dask's limit: up to this number of partitions it reduces by a tree
-FEW_PARTITIONS = 15
-
-
-class Route(enum.Enum):
-    """The way partials take to the partition that finalizes them; ``DIRECT`` without partials.
-
-    ``NARROWED`` where rows stay, and brackets of quantiles are narrowed in two passes.
-    """
-
-    TREE = "tree"
-    EXCHANGE = "exchange"
-    ALIGNED = "aligned"
-    DIRECT = "direct"
-    NARROWED = "narrowed"
+# "Partitions of around 100 MB", Dask's best practices
+BYTES_ON_HOST = 100_000_000
+# Threads merge larger results faster in pieces, whose tables fit the caches of a core; two pieces
+# gain nothing over one. Through p2p, which copies and serializes them, one is faster than several.
+# The notebook has the figures.
+MERGED_ON_HOST = 16 << 20
+PIECES_ON_HOST = (4, 16)
+# Pieces of a result that fill a GPU.
+PIECES_OF_A_GPU = 32
+# What one GPU receives from the others, and merges, in the time that the additional tasks of an
+# exchange take: through the host, and directly. The notebook has the figures.
+MOVED_TO_ONE_GPU = 64 << 20
+MOVED_DIRECTLY = 1 << 30
+_DIRECT = ("ucx", "ucxx")
 
 
 @dataclass(frozen=True, slots=True)
-class Routing:
-    """Route of the partials to the outputs that Dask announced, with the reason.
+class MergeSize:
+    """The sizes that decide between merging in one task and an exchange.
 
     Attributes
     ----------
-    route : Route
-    outputs : int
-        Number of output partitions, as Dask announced it.
-    reason : str
-        Why, for ``explain()``.
-    groups : int, optional
-        Expected number of groups, where anything is known about it.
-    bound : bool
-        Whether there are at most that many.
-    pair_bytes : int, optional
-        Bytes of the distinct pairs that are merged, where a sample tells.
+    row_bytes : int
+        Of one group in a result.
+    most : int
+        Bytes of one piece of an exchange, at most.
+    merged : int
+        Bytes of a result that one task merges; more of them are exchanged.
     pieces : int
-        Tasks that merge the groups of an exchange, before their results are gathered in the
-        outputs; never fewer than those.
+        Pieces of an exchange that serve speed alone, at most.
+    least : int
+        Pieces of an exchange, at least.
     """
 
-    route: Route
-    outputs: int
-    reason: str
-    groups: int | None = None
-    bound: bool = False
-    pair_bytes: int | None = None
+    row_bytes: int
+    most: int
+    merged: int
     pieces: int = 1
+    least: int = 1
 
-    def __dask_tokenize__(self) -> str:
-        return repr(self)
+    @property
+    def groups(self) -> int:
+        """The most groups of a result that one task merges."""
+        return min(self.merged, self.most) // self.row_bytes
 
-    def __str__(self) -> str:
-        noun = "output" if self.outputs == 1 else "outputs"
-        return f"{self.route.value} into {self.outputs} {noun}: {self.reason}"
+    def pieces_of(self, groups: int) -> int:
+        """Number of tasks that merge a result of so many groups."""
+        if groups <= self.groups:
+            return 1
+        nbytes = groups * self.row_bytes
+        for_speed = min(math.ceil(nbytes / self.merged), self.pieces)
+        return max(math.ceil(nbytes / self.most), for_speed, self.least)
 
 
-def decide(estimate: GroupEstimate, npartitions: int, size: MergeSize, outputs: int) -> Routing:
-    """Choose tree or exchange for a query whose ``split_out`` the user left open.
+def merge_size(query: GroupByQuery, workers: int | None = None) -> MergeSize:
+    """The sizes for a query."""
+    row_bytes = bytes_of_a_group(query)
+    if engine_name(query.meta) != DEVICE:
+        min_pieces, max_pieces = PIECES_ON_HOST
+        merged = BYTES_ON_HOST if get_default_shuffle_method() == "p2p" else MERGED_ON_HOST
+        return MergeSize(row_bytes, BYTES_ON_HOST, merged, max_pieces, min_pieces)
+    number, memory = gpus()
+    number = number if workers is None else workers
+    piece_bytes = memory // PIECES_OF_A_GPU or BYTES_ON_HOST
+    if number <= 1:
+        return MergeSize(row_bytes, piece_bytes, piece_bytes)
+    moved = MOVED_DIRECTLY if protocol() in _DIRECT else MOVED_TO_ONE_GPU
+    return MergeSize(row_bytes, piece_bytes, moved // (number - 1), number, number)
+
+
+def bytes_of_a_group(query: GroupByQuery) -> int:
+    """Bytes of one group in the result of a query: its keys and outputs, roughly."""
+    keys = sum(size_of(key.dtype) for key in query.plan.keys)
+    meta = query.meta
+    columns = [meta.dtype] if meta.ndim == 1 else [dtype for _, dtype in dtypes_of(meta)]
+    return max(keys + sum(map(size_of, columns)), 1)
+
+
+def choose_route(query: GroupByQuery, outputs: int) -> Routing:
+    """Decide on tree or exchange where the user left ``split_out`` open."""
+    chunks = query.chunks
+    if chunks is not None and len(chunks) == 1:
+        return Routing(Route.TREE, outputs, "one task takes all partitions")
+    size = merge_size(query, None if chunks is None else chunks.workers)
+    if chunks is None or engine_name(query.meta) != DEVICE:
+        estimate = estimate_groups(query, size.groups)
+    else:
+        # few groups say nothing about partials of rows or distinct pairs
+        if query.plan.rows or query.plan.pairs:
+            estimate = GroupEstimate(None, False, "partials are as large as partitions")
+        else:
+            estimate = estimate_groups(query, size.groups, chunks)
+        if estimate.groups is None:
+            return _of_gpus(chunks.workers, estimate.how, outputs)
+    decision = decide(estimate, query.frame.npartitions, size, outputs)
+    if estimate.pair_bytes is None:
+        return decision
+    reason = f"{decision.reason}; about {format_bytes(estimate.pair_bytes)} of distinct pairs"
+    return replace(decision, reason=reason, pair_bytes=estimate.pair_bytes)
+
+
+def _of_gpus(number: int, how: str, outputs: int) -> Routing:
+    """The decision for chunks of GPUs of which no more is known."""
+    if number == 1:
+        return Routing(Route.TREE, outputs, f"one GPU has all groups; {how}")
+    return Routing(Route.EXCHANGE, outputs, f"a piece for each GPU; {how}", pieces=number)
+
+
+def route(query: GroupByQuery, expr: Any) -> Routing:
+    """Decide how the partials of a query reach the outputs that Dask announced.
 
     Parameters
     ----------
-    estimate : GroupEstimate
-        What is known about the number of groups.
-    npartitions : int
-        Input partitions.
-    size : MergeSize
-    outputs : int
-        As many as Dask announced.
+    query : GroupByQuery
+    expr : Expr
+        The logical node the query was read from.
 
     Returns
     -------
     Routing
     """
+    npartitions = query.frame.npartitions
+    if isinstance(expr, G.Median):
+        # Dask fixes the number of outputs of .median() in the logical node, as 0 where split_every
+        # is above the number of partitions
+        outputs = max(expr.npartitions, 1)
+        kind = Route.TREE if outputs == 1 and npartitions == 1 else Route.EXCHANGE
+        decision = Routing(kind, outputs, "whole groups are brought together")
+        is_aligned = outputs > 1 and _is_partitioned(expr, query.plan.dropna, outputs)
+        return _aligned(decision) if is_aligned else decision
+    if query.plan.sort:
+        return Routing(Route.TREE, 1, "sort=True asks for one sorted output")
+    split_out = expr.operand("split_out") if "split_out" in expr._parameters else None
+    if split_out is None:
+        return Routing(Route.TREE, 1, "lowered without Dask's tuning step")
+    outputs = expr.split_out
+    if outputs is not True and not (isinstance(outputs, int | np.integer) and outputs > 0):
+        raise Unsupported(f"split_out={outputs!r} is no number of outputs")
+    outputs = npartitions if outputs is True else int(outputs)
+    if (outputs > 1 or split_out is True) and _is_partitioned(expr, query.plan.dropna, outputs):
+        how = "Dask's own rule" if callable(split_out) else f"split_out={split_out} was asked for"
+        return _aligned(Routing(Route.EXCHANGE, outputs, how))
+    if callable(split_out):
+        return choose_route(query, outputs)
+    kind = Route.TREE if outputs == 1 and split_out is not True else Route.EXCHANGE
+    return Routing(kind, outputs, f"split_out={split_out} was asked for")
+
+
+def _aligned(decision: Routing) -> Routing:
+    reason = f"the input is partitioned by the keys; {decision.reason}"
+    return replace(decision, route=Route.ALIGNED, reason=reason)
+
+
+def _is_partitioned(expr: Any, dropna: bool, outputs: int) -> bool:
+    """Whether the rows of each key are in one partition of the input, which has enough of them.
+
+    Dask takes the result of any merge for partitioned by the keys of both sides. But where it sends
+    one side to all partitions of the other, these stay as they were, and rows without a partner
+    have null keys in all partitions.
+    """
+    has_enough = expr.frame.npartitions >= outputs
+    return has_enough and not expr.need_to_shuffle and not _is_scattered(expr.frame, dropna)
+
+
+def _is_scattered(node: Any, dropna: bool) -> bool:
+    if isinstance(node, BroadcastJoin):
+        return True
+    if isinstance(node, ShuffleBase | HashJoinP2P):
+        return False
+    if isinstance(node, Merge) and not node._is_single_partition_broadcast:
+        without_partner = node.how not in ("inner", "leftsemi") and node.left_on != node.right_on
+        return bool(node.is_broadcast_join or (without_partner and not dropna))
+    return any(_is_scattered(below, dropna) for below in node.dependencies())
+
+
+def decide(estimate: GroupEstimate, npartitions: int, size: MergeSize, outputs: int) -> Routing:
+    """Choose tree or exchange for a query whose ``split_out`` the user left open."""
     groups = estimate.groups
     if npartitions == 1:
         return Routing(Route.TREE, outputs, "one input partition", groups, estimate.bound)
@@ -95,6 +214,6 @@ def decide(estimate: GroupEstimate, npartitions: int, size: MergeSize, outputs: 
     if pieces <= 1:
         reason = f"{bound} {groups:,} groups ({estimate.how})"
         return Routing(Route.TREE, outputs, reason, groups, estimate.bound)
-    nbytes, most = format_bytes(groups * size.row_bytes), format_bytes(size.merged)
-    reason = f"{bound} {groups:,} groups, {nbytes} ({estimate.how}); one task merges up to {most}"
+    nbytes, merged = format_bytes(groups * size.row_bytes), format_bytes(size.merged)
+    reason = f"{bound} {groups:,} groups, {nbytes} ({estimate.how}); one task merges up to {merged}"
     return Routing(Route.EXCHANGE, outputs, reason, groups, estimate.bound, pieces=pieces)

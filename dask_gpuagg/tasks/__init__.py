@@ -1,1 +1,1 @@
-"""What the tasks of a planned group-by do on a worker."""
+"""Tasks of a planned group-by, as they run on a worker."""

@@ -1,4 +1,12 @@
-"""Partials to one partial or to an output; part by part where device memory does not suffice."""
+"""Partials to one partial or to an output, brought to one plan before.
+
+Part by part where device memory does not suffice. Dask's metadata is a promise that files and
+functions break: a column of integers of which one file holds a null, dates that the metadata calls
+objects, an unmatched row of a join. A partial is made of what its partition holds. If that differs
+from the plan, the partial carries the dtypes that were found (``DTYPES``), and its states are those
+of ``retyped(plan, dtypes)``. Before partials merge, all get one plan: that of the dtypes that their
+columns have together, as a concatenation would have them.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +14,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+import pandas as pd
+
+from dask_gpuagg import exact_sums
+from dask_gpuagg.decomposition import retyped
+from dask_gpuagg.dtypes import INTEGRAL, dtype_class, ticks_of
 from dask_gpuagg.engines import DEVICE, column_of, engine_name, engine_of
 from dask_gpuagg.engines.device.memory import Spilled, after_free, first_that_fits, out_of_memory
-from dask_gpuagg.plan import Plan
-from dask_gpuagg.tasks.unify import DTYPES, unify
+from dask_gpuagg.plan import Plan, StateUse
+from dask_gpuagg.states import STATES
 
 T = TypeVar("T")
 Partial = dict[str, Any]
 
+# entry of a partial beside its tables: the dtype of each column of the plan
+DTYPES = "dtypes"
+_LIMB = 1 << 32
 # Parts by key hash, each of which needs so small a share of the memory.
 _PARTS = 16
 
@@ -23,16 +39,14 @@ def combined(partials: Sequence[Partial], plan: Plan, owned: bool = False) -> Pa
     if len(partials) == 1:
         return partials[0]
     engine = engine_of(partials[0])
-    tables, together, dtypes = unify(partials, plan, engine)
-    least = _least(tables)
-    copied = owned and _in_one(partials, tables, together, engine)
-    made = _merged(
-        lambda: engine.combine(tables, together, **({"least": least} if copied else {})),
-        lambda: combined_in_parts(tables, together, engine, _PARTS, **_of_parts(copied)),
+    tables, together, dtypes, given, of_parts = _prepared(partials, plan, engine, owned)
+    merged = _merged(
+        lambda: engine.combine(tables, together, **given),
+        lambda: combined_in_parts(tables, together, engine, _PARTS, **of_parts),
         tables,
         together,
     )
-    return labelled(made, dtypes)
+    return labelled(merged, dtypes)
 
 
 def finalized(
@@ -42,32 +56,31 @@ def finalized(
     bucket: tuple[int, int] | None = None,
     owned: bool = False,
 ) -> Any:
-    """The output of all partials of its groups.
+    """The output of all partials of its groups; ``bucket`` is its number, and how many there are.
 
-    Parameters
-    ----------
-    partials : sequence of partials
-    plan : Plan
-    meta : DataFrame or Series
-    bucket : (int, int), optional
-        Number of the output, and how many there are.
-    owned : bool
-        Whether nobody else needs the partials: they may leave the device while they merge, and
-        the output may take its memory from them.
+    Partials that are ``owned`` nobody else needs: they may leave the device while they merge, and
+    the output may take its memory from them.
     """
     engine = engine_of(partials[0])
-    tables, together, _ = unify(partials, plan, engine)
-    least = _least(tables)
-    copied = owned and _in_one(partials, tables, together, engine)
-    given = {"least": least} if copied else {}
+    tables, together, _, given, of_parts = _prepared(partials, plan, engine, owned)
     return _merged(
         lambda: engine.finalize(tables, together, meta, bucket, owned, **given),
-        lambda: finalized_in_parts(
-            tables, together, meta, engine, _PARTS, owned, **_of_parts(copied)
-        ),
+        lambda: finalized_in_parts(tables, together, meta, engine, _PARTS, owned, **of_parts),
         tables,
         together,
     )
+
+
+def _prepared(
+    partials: Sequence[Partial], plan: Plan, engine: Any, owned: bool
+) -> tuple[list[Partial], Plan, tuple[Any, ...] | None, dict[str, int], dict[str, int]]:
+    """Partials of one plan, and options that tell the engine how many groups they have at least."""
+    tables, together, dtypes = unify(partials, plan, engine)
+    least = max(len(table["groups"]) if "groups" in table else 0 for table in tables)
+    if not (owned and _in_one(partials, tables, together, engine)):
+        return tables, together, dtypes, {}, {}
+    # of a part nothing is known: a group may have several rows
+    return tables, together, dtypes, {"least": least}, {"least": 0}
 
 
 def _in_one(partials: Sequence[Partial], tables: list[Partial], plan: Plan, engine: Any) -> bool:
@@ -82,23 +95,13 @@ def _in_one(partials: Sequence[Partial], tables: list[Partial], plan: Plan, engi
     def copied() -> Any:
         return engine.stack(engine.alike([t["groups"] for t in tables], plan))
 
-    made = first_that_fits([copied, lambda: None], MemoryError)
-    if made is None:
+    stacked = first_that_fits([copied, lambda: None], MemoryError)
+    if stacked is None:
         return False
-    for each in (*partials, *tables):
-        each.clear()
-    tables[:] = [{"groups": made}]
+    for emptied in (*partials, *tables):
+        emptied.clear()
+    tables[:] = [{"groups": stacked}]
     return True
-
-
-def _least(tables: Sequence[Partial]) -> int:
-    """How many groups partials have together, at least; 0 where that is not known."""
-    return max(len(each["groups"]) if "groups" in each else 0 for each in tables)
-
-
-def _of_parts(copied: bool) -> dict[str, int]:
-    """What is known of parts of one table that has groups in several rows: nothing."""
-    return {"least": 0} if copied else {}
 
 
 def labelled(tables: Partial, dtypes: tuple[Any, ...] | None) -> Partial:
@@ -106,10 +109,15 @@ def labelled(tables: Partial, dtypes: tuple[Any, ...] | None) -> Partial:
     return tables if dtypes is None else tables | {DTYPES: dtypes}
 
 
+def tables_of(partial: Partial) -> Partial:
+    """The tables of a partial, by name, without its dtypes."""
+    return {name: table for name, table in partial.items() if name != DTYPES}
+
+
 def _merged(
     at_once: Callable[[], T], in_parts: Callable[[], T], tables: Sequence[Partial], plan: Plan
 ) -> T:
-    """What merges partials, by the first way for which memory suffices."""
+    """Merge partials by the first way for which memory suffices."""
     if engine_name(tables[0]) != DEVICE:
         return at_once()
     steps = [at_once, after_free(at_once)]
@@ -122,9 +130,7 @@ def _merged(
 
 def bytes_of(partials: Iterable[Any]) -> int:
     """Bytes of the tables of some partials, roughly; those in host memory have none."""
-    tables = [
-        table for p in partials if isinstance(p, dict) for n, table in p.items() if n != DTYPES
-    ]
+    tables = [table for p in partials if isinstance(p, dict) for table in tables_of(p).values()]
     columns = [[column_of(table, label) for label in table.columns] for table in tables]
     engines = map(engine_of, tables)
     return int(sum(e.bytes_of(c) for e, c in zip(engines, columns, strict=True)))
@@ -134,11 +140,13 @@ def combined_in_parts(
     tables: Sequence[Partial], plan: Plan, engine: Any, parts: int, **given: int
 ) -> Partial:
     """Partials combined one part of the key hashes after the other, the others on the host."""
-    made = []
+    spilled = []
     for pieces in _parts_on_host(tables, plan, engine, parts):
-        made.append(Spilled.of(engine.combine(pieces(), plan, **given)))
-    found = [each.restored() for each in made]
-    stacked = {name: engine.alike([tables[name] for tables in found], plan) for name in plan.tables}
+        spilled.append(Spilled.of(engine.combine(pieces(), plan, **given)))
+    restored = [part.restored() for part in spilled]
+    stacked = {
+        name: engine.alike([tables[name] for tables in restored], plan) for name in plan.tables
+    }
     return {name: engine.stack(tables) for name, tables in stacked.items()}
 
 
@@ -152,10 +160,10 @@ def finalized_in_parts(
     **given: int,
 ) -> Any:
     """The output of partials, made one part of the key hashes after the other."""
-    made = []
+    spilled = []
     for pieces in _parts_on_host(tables, plan, engine, parts, owned):
-        made.append(Spilled.of(engine.finalize(pieces(), plan, meta, **given)))
-    outputs = [each.restored() for each in made]
+        spilled.append(Spilled.of(engine.finalize(pieces(), plan, meta, **given)))
+    outputs = [part.restored() for part in spilled]
     return engine.concatenated_outputs(outputs, plan, meta)
 
 
@@ -177,14 +185,14 @@ def _parts_on_host(
     divided by slices of their rows: to divide a table takes several times its memory.
     """
     spilled: list[list[Spilled[Partial]]] = [[] for _ in range(parts)]
-    wholes: list[Callable[[], Partial]] = [partial(dict, each) for each in tables]
+    bring_back: list[Callable[[], Partial]] = [partial(dict, table) for table in tables]
     if owned:
-        wholes = []
-        for each in tables:
-            wholes.append(Spilled.of(dict(each)).restored)
-            each.clear()
-    for whole in wholes:
-        for rows in _slices(whole(), -(-parts // len(wholes))):
+        bring_back = []
+        for table in tables:
+            bring_back.append(Spilled.of(dict(table)).restored)
+            table.clear()
+    for bring_table in bring_back:
+        for rows in _slices(bring_table(), -(-parts // len(bring_back))):
             for of_part, piece in zip(spilled, engine.split(rows, plan, parts, True), strict=True):
                 of_part.append(Spilled.of(piece))
 
@@ -192,3 +200,151 @@ def _parts_on_host(
         return lambda: [piece.restored() for piece in pieces]
 
     return [bring(pieces) for pieces in spilled]
+
+
+def differing(
+    columns: Sequence[Any], plan: Plan, engine: Any
+) -> tuple[list[Any], tuple[Any, ...] | None]:
+    """The columns of a partition as its partial takes them, and their dtypes if these differ."""
+    if plan.shape == "values" and isinstance(columns[0].dtype, pd.CategoricalDtype):
+        return list(columns), None  # pandas counts every category, whatever was promised
+    if plan.shape == "values" and dtype_class(plan.columns[0].dtype) == "category":
+        (values,) = columns
+        if len(values) and bool(values.isna().all()):
+            return [values], None  # no values, and no categories that would be counted
+    pairs = [as_found(v, c.dtype, engine) for v, c in zip(columns, plan.columns, strict=True)]
+    dtypes = tuple(dtype for _, dtype in pairs)
+    same = all(d == c.dtype for d, c in zip(dtypes, plan.columns, strict=True))
+    return [values for values, _ in pairs], None if same else dtypes
+
+
+def as_found(values: Any, promised: Any, engine: Any) -> tuple[Any, Any]:
+    """A column of a partition, and the dtype under which its partial is merged.
+
+    The dtype is the promised one where values can be merged with those of that dtype; they are cast
+    where that loses none.
+    """
+    if values.dtype == promised:
+        return values, promised
+    cls = dtype_class(values.dtype)
+    if cls == dtype_class(promised) == "category":
+        return values, promised  # categories may differ from partition to partition
+    if cls == "category" and len(values):
+        return as_found(engine.of_categories(values), promised, engine)
+    result: tuple[Any, Any] = engine.compatible(values, promised)
+    return result
+
+
+def unify(
+    partials: Sequence[dict[str, Any]], plan: Plan, engine: Any
+) -> tuple[list[dict[str, Any]], Plan, tuple[Any, ...] | None]:
+    """Bring partials to one plan."""
+    if not any(DTYPES in partial for partial in partials):
+        return list(partials), plan, None
+    promised = tuple(column.dtype for column in plan.columns)
+    tables = list(map(tables_of, partials))
+    dtypes = [partial.get(DTYPES, promised) for partial in partials]
+    common = united(dtypes, [_rows(t) for t in tables], engine)
+    together = retyped(plan, common)
+    moved = [replanned(t, retyped(plan, d), together) for t, d in zip(tables, dtypes, strict=True)]
+    return moved, together, None if common == promised else common
+
+
+def united(dtypes: Sequence[tuple[Any, ...]], rows: Sequence[int], engine: Any) -> tuple[Any, ...]:
+    """The dtypes that the columns of several partitions have together.
+
+    Those of a partition without rows do not count, unless none has rows.
+    """
+    some = [of_partition for of_partition, n in zip(dtypes, rows, strict=True) if n] or dtypes
+    return tuple(engine.common_dtype(of_column) for of_column in zip(*some, strict=True))
+
+
+def _rows(tables: dict[str, Any]) -> int:
+    return len(next(iter(tables.values())))
+
+
+def replanned(tables: dict[str, Any], own: Plan, together: Plan) -> dict[str, Any]:
+    """A partial as if it had been made by another plan of the same outputs.
+
+    A sum of integers in one partition may be one of floats in all of them, and a state may have
+    another number. Columns keep the dtypes of the partition: stacking partials unites them.
+    """
+    same = (own.states, own.columns) == (together.states, together.columns)
+    if "groups" not in tables or same or own.shape != "groups":  # others' outputs name no states
+        return tables
+    groups = tables["groups"]
+    columns = {name: groups[name] for name in groups.columns if not name.startswith("s")}
+    for j, i in sorted(sources(own, together).items()):
+        prefix, use = f"s{i}.", together.states[j]
+        fields = {n.removeprefix(prefix): groups[n] for n in groups.columns if n.startswith(prefix)}
+        if use.state == "limbs":
+            ratio = _ticks(use, together) // _ticks(own.states[i], own)
+            fields = rescaled(fields["hi"], fields["lo"], ratio)
+        elif use.state == "xsum" and own.states[i].state == "isum":
+            fields = _exact(fields["sum"])
+        elif use.state == "isum" and own.states[i].state == "xsum":
+            assert not len(groups), "of floats with rows the common dtype is no integer"
+            fields = {"sum": fields[exact_sums.COUNT]}
+        elif use.state in ("isum", "iprod"):
+            fields = {name: _signed(values, use, together) for name, values in fields.items()}
+        columns |= {f"s{j}.{name}": values for name, values in fields.items()}
+    return tables | {"groups": type(groups)(columns)}
+
+
+def sources(own: Plan, together: Plan) -> dict[int, int]:
+    """For each state of one plan, the state of another that serves the same output."""
+    source: dict[int, int] = {}
+    for mine, theirs in zip(own.outputs, together.outputs, strict=True):
+        for i, j in zip(mine.states, theirs.states, strict=True):
+            _require_mergeable(own, own.states[i], together, together.states[j])
+            # of several states that serve, the one that is the same
+            if j not in source or own.states[i] == together.states[j]:
+                source[j] = i
+    return source
+
+
+def _require_mergeable(own: Plan, mine: StateUse, together: Plan, theirs: StateUse) -> None:
+    if mine.custom is not None or not mine.columns:
+        return
+    column, other = own.columns[mine.columns[0]], together.columns[theirs.columns[0]]
+    alike = STATES[mine.state].fields == STATES[theirs.state].fields
+    if {mine.state, theirs.state} == {"isum", "xsum"}:
+        return
+    if mine.state == "limbs":
+        alike = alike and dtype_class(column.dtype) == dtype_class(other.dtype)
+    if not alike:
+        raise TypeError(
+            f"column {column.label!r}: values of dtype {column.dtype} in one partition cannot be "
+            f"aggregated with those of dtype {other.dtype} in all"
+        )
+
+
+def _exact(sums: Any) -> dict[str, Any]:
+    """Sums of integers, null of no values, as exact sums of one value."""
+    valid = sums.notna()
+    digits = exact_sums.of_integers(sums.fillna(0))
+    of_bins = {exact_sums.label(place): values for place, values in digits.items()}
+    return {exact_sums.COUNT: valid.astype("int64")} | of_bins
+
+
+def _ticks(use: StateUse, plan: Plan) -> int:
+    return ticks_of(plan.columns[use.columns[0]].dtype)
+
+
+def rescaled(high: Any, low: Any, ratio: int) -> dict[str, Any]:
+    """Sums in two halves, times a ratio of at most 2**30: the lower half keeps 32 bits."""
+    if ratio == 1:
+        return {"hi": high, "lo": low}
+    high, low = (high + low // _LIMB) * ratio, (low % _LIMB) * ratio
+    return {"hi": high + low // _LIMB, "lo": low % _LIMB}
+
+
+def _signed(values: Any, use: StateUse, plan: Plan) -> Any:
+    """Sums of integers modulo 2**64 with the sign that a plan gives them.
+
+    Stacked, signed and unsigned ones would become floats.
+    """
+    cls = dtype_class(plan.columns[use.columns[0]].dtype)
+    if cls not in INTEGRAL:
+        return values
+    return values.astype("uint64" if cls == "uint" else "int64")

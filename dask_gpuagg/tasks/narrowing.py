@@ -18,11 +18,17 @@ from dask_gpuagg.engines.device.memory import after_free, first_that_fits, out_o
 from dask_gpuagg.narrowing import is_narrowed
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.reporting.runs import task
-from dask_gpuagg.tasks.merging import combined, finalized, labelled
-from dask_gpuagg.tasks.partials import Inputs, partials_of, rows_of, runs_of, stackable
-from dask_gpuagg.tasks.reading import show_progress
-from dask_gpuagg.tasks.tasks import inputs_there, read, tried
-from dask_gpuagg.tasks.unify import united
+from dask_gpuagg.tasks.merging import combined, finalized, labelled, united
+from dask_gpuagg.tasks.partials import (
+    Inputs,
+    inputs_there,
+    partials_of,
+    rows_of,
+    stack_small,
+    stackable,
+)
+from dask_gpuagg.tasks.reading import Chunk, show_progress
+from dask_gpuagg.tasks.tasks import read, tried
 
 # What one chunk sends first: ``samples``, a list of tables; ``dtypes`` and ``rows`` of each of its
 # partitions; and whether its rows can be counted, ``ready``.
@@ -33,7 +39,7 @@ Narrowed = dict[str, Any]
 
 
 class Aim(NamedTuple):
-    """What rows are counted by.
+    """Brackets by which rows are counted, and the dtypes of their values.
 
     Attributes
     ----------
@@ -51,49 +57,35 @@ class Aim(NamedTuple):
         return promised if self.dtypes is None else retyped(promised, self.dtypes)
 
 
-def gpuagg_sample_rows(
-    parts: Sequence[Any],
-    keys: Sequence[Any],
-    *values: Any,
-    plan: Plan,
-    readers: int,
-    stride: int,
-) -> Sampled:
-    """Task: some rows of each partition; see ``gpuagg_chunk``."""
+def gpuagg_sample_rows(chunk: Chunk, plan: Plan, stride: int) -> Sampled:
+    """Task: some rows of each partition."""
     with task(plan, "sample") as done:
-        found = inputs_there(parts, keys, values, plan)
-        first = found[0].keys[0]
+        inputs = inputs_there(chunk, plan)
+        first = inputs[0].keys[0]
         engine = narrowing_of(first)
-        runs = stackable(found, plan, engine_of(first))
-        rows = sum(map(len, found))
-        made = tried(
+        runs = stackable(inputs, plan, engine_of(first))
+        rows = sum(map(len, inputs))
+        samples = tried(
             first,
             f"sampling {rows:,} rows",
             lambda: [engine.sample(run, plan, stride) for run in runs],
         )
-        done.saw(engine_name(first), rows, sum(map(len, made)))
-        dtypes = [part.dtypes for part in found]
+        done.saw(engine_name(first), rows, sum(map(len, samples)))
+        dtypes = [part.dtypes for part in inputs]
         ready = engine.is_ready()
-        return {"samples": made, "dtypes": dtypes, "rows": list(map(len, found)), "ready": ready}
+        return {
+            "samples": samples,
+            "dtypes": dtypes,
+            "rows": list(map(len, inputs)),
+            "ready": ready,
+        }
 
 
-def gpuagg_aim(sampled: Sequence[Sampled], most: float, plan: Plan) -> Aim | None:
+def gpuagg_aim(sampled: Sequence[Sampled], max_inside: float, plan: Plan) -> Aim | None:
     """Task: the brackets of all groups from the samples of all chunks.
 
-    Parameters
-    ----------
-    sampled : sequence
-        Of all chunks.
-    most : float
-        The share of all rows that may be between brackets.
-    plan : Plan
-
-    Returns
-    -------
-    Aim or None
-        ``None`` where rows cannot be counted by brackets: values of all partitions together are
-        not plain numbers, or the kernels of a GPU cannot be compiled; and where more rows would be
-        kept, of groups that nobody expected.
+    There are none where values of all partitions together are no plain numbers, or the kernels of a
+    GPU cannot be compiled; and where more than this share of all rows would be between them.
     """
     with task(plan, "aim") as done:
         samples = [table for of_chunk in sampled for table in of_chunk["samples"]]
@@ -111,19 +103,19 @@ def gpuagg_aim(sampled: Sequence[Sampled], most: float, plan: Plan) -> Aim | Non
             lambda: engine.aim(samples, together),
         )
         done.groups = len(brackets.keys)
-        if brackets.inside > most:
+        if brackets.inside > max_inside:
             return None
         return Aim(brackets, dtypes)
 
 
 def _dtypes_of(sampled: Sequence[Sampled], plan: Plan, engine: Any) -> tuple[Any, ...] | None:
-    """Those that the columns of all partitions have together, where they are not the plan's."""
-    found = [each for of_chunk in sampled for each in of_chunk["dtypes"]]
-    if all(each is None for each in found):
+    """Dtypes that the columns of all partitions have together, where they are not the plan's."""
+    dtypes = [of_partition for of_chunk in sampled for of_partition in of_chunk["dtypes"]]
+    if all(of_partition is None for of_partition in dtypes):
         return None
     promised = tuple(column.dtype for column in plan.columns)
     rows = [n for of_chunk in sampled for n in of_chunk["rows"]]
-    common = united([each or promised for each in found], rows, engine)
+    common = united([of_partition or promised for of_partition in dtypes], rows, engine)
     return None if common == promised else common
 
 
@@ -132,29 +124,22 @@ def _are_plain(sampled: Sequence[Sampled], plan: Plan) -> bool:
     distinct: list[tuple[Any, ...]] = []
     for of_chunk in sampled:
         distinct += [d for d in of_chunk["dtypes"] if d is not None and d not in distinct]
-    return all(is_narrowed(retyped(plan, each)) for each in distinct)
+    return all(is_narrowed(retyped(plan, dtypes)) for dtypes in distinct)
 
 
-def gpuagg_count_sides(
-    parts: Sequence[Any],
-    keys: Sequence[Any],
-    *values: Any,
-    plan: Plan,
-    readers: int,
-    aim: Aim | None,
-) -> Narrowed:
+def gpuagg_count_sides(chunk: Chunk, plan: Plan, aim: Aim | None) -> Narrowed:
     """Task: the rows of a chunk counted by brackets, and the partial of the other outputs."""
     show_progress()
     with task(plan, "count") as done:
-        found = inputs_there(parts, keys, values, plan)
-        read(done, found, plan)
+        inputs = inputs_there(chunk, plan)
+        read(done, inputs, plan)
         if aim is None:
-            whole = combined(partials_of(found, plan), plan)
-            done.groups = rows_of(whole)
-            return {"counted": [], "partial": whole}
-        counted = _counted(found, aim, plan)
+            partial_of_all = combined(partials_of(inputs, plan), plan)
+            done.groups = rows_of(partial_of_all)
+            return {"counted": [], "partial": partial_of_all}
+        counted = _counted(inputs, aim, plan)
         rest = _others(plan)
-        beside = combined(partials_of(found, rest), rest) if rest.outputs else None
+        beside = combined(partials_of(inputs, rest), rest) if rest.outputs else None
         done.groups = _kept(counted)
         return {"counted": counted, "partial": beside}
 
@@ -165,28 +150,21 @@ def gpuagg_widen(aim: Aim | None, narrowed: Sequence[Narrowed], plan: Plan) -> A
         return None
     with task(plan, "widen") as done:
         counted = [one for of_chunk in narrowed for one in of_chunk["counted"]]
-        first, together, known = counted[0]["keys"], aim.plan(plan), aim.brackets
+        first, together, brackets = counted[0]["keys"], aim.plan(plan), aim.brackets
         engine = narrowing_of(first)
-        wider = tried(first, "wider brackets", lambda: engine.widened(known, counted, together))
-        done.saw(engine_name(first), len(known.keys), 0 if wider is None else len(wider.keys))
+        wider = tried(first, "wider brackets", lambda: engine.widened(brackets, counted, together))
+        done.saw(engine_name(first), len(brackets.keys), 0 if wider is None else len(wider.keys))
         return None if wider is None else Aim(wider, aim.dtypes)
 
 
-def gpuagg_recount_sides(
-    parts: Sequence[Any],
-    keys: Sequence[Any],
-    *values: Any,
-    plan: Plan,
-    readers: int,
-    wider: Aim | None,
-) -> list[Any]:
+def gpuagg_recount_sides(chunk: Chunk, plan: Plan, wider: Aim | None) -> list[Any]:
     """Task: the rows of a chunk counted by wider brackets, if there are any."""
     if wider is None:
         return []
     with task(plan, "recount") as done:
-        found = inputs_there(parts, keys, values, plan)
-        counted = _counted(found, wider, plan)
-        done.saw(engine_name(counted[0]["keys"]), sum(map(len, found)), _kept(counted))
+        inputs = inputs_there(chunk, plan)
+        counted = _counted(inputs, wider, plan)
+        done.saw(engine_name(counted[0]["keys"]), sum(map(len, inputs)), _kept(counted))
         return counted
 
 
@@ -202,41 +180,42 @@ def gpuagg_pick(
     with task(plan, "finalize") as done:
         partials = [one["partial"] for one in narrowed if one["partial"]]
         if aim is None:
-            made = finalized(partials, plan, meta)
-            done.saw(engine_name(partials[0]), sum(map(rows_of, partials)), len(made))
-            return made
+            output = finalized(partials, plan, meta)
+            done.saw(engine_name(partials[0]), sum(map(rows_of, partials)), len(output))
+            return output
         counted = [one for of_chunk in narrowed for one in of_chunk["counted"]]
         recounted = [one for of_chunk in again for one in of_chunk]
-        first, together, kept = counted[0]["keys"], aim.plan(plan), _kept([*counted, *recounted])
+        first, together = counted[0]["keys"], aim.plan(plan)
+        kept_rows = _kept([*counted, *recounted])
         engine, last = narrowing_of(first), None if wider is None else wider.brackets
         rows = tried(
             first,
-            f"quantiles of {kept:,} rows",
+            f"quantiles of {kept_rows:,} rows",
             lambda: engine.picked(aim.brackets, counted, last, recounted, together),
         )
         beside = combined(partials, _others(plan)) if partials else labelled({}, aim.dtypes)
-        made = finalized([{"rows": rows, **beside}], replace(plan, narrowed=True), meta)
-        done.saw(engine_name(rows), kept, len(made))
-        return made
+        output = finalized([{"rows": rows, **beside}], replace(plan, narrowed=True), meta)
+        done.saw(engine_name(rows), kept_rows, len(output))
+        return output
 
 
 def _kept(counted: Sequence[Any]) -> int:
     return sum(narrowing_of(one["keys"]).kept_rows(one) for one in counted)
 
 
-def _counted(found: Sequence[Inputs], aim: Aim, plan: Plan) -> list[Any]:
-    engine, first, together = narrowing_of(found[0].keys[0]), found[0].keys[0], aim.plan(plan)
+def _counted(inputs: Sequence[Inputs], aim: Aim, plan: Plan) -> list[Any]:
+    engine, first, together = narrowing_of(inputs[0].keys[0]), inputs[0].keys[0], aim.plan(plan)
 
     def counted(parts: Sequence[Inputs]) -> list[Any]:
         return [engine.count(part.keys, part.columns, aim.brackets, together) for part in parts]
 
     def stacked() -> list[Any]:
-        return counted(runs_of(found, plan))
+        return counted(stack_small(inputs, plan))
 
     if engine_name(first) != DEVICE:
         return stacked()
-    filled = [part for part in found if len(part)] or found[:1]
-    what = partial(out_of_memory, f"counting {sum(map(len, found)):,} rows")
+    filled = [part for part in inputs if len(part)] or inputs[:1]
+    what = partial(out_of_memory, f"counting {sum(map(len, inputs)):,} rows")
     return first_that_fits([stacked, after_free(lambda: counted(filled))], what)
 
 

@@ -116,31 +116,22 @@ def _in_dictionaries(metadata: pq.FileMetaData, keys: Collection[str]) -> list[s
 
     Numbers of a column that is part text and part dictionary cost more than its text.
     """
-    found = dict.fromkeys(keys, True)
+    is_dictionary_only = dict.fromkeys(keys, True)
     for i in range(metadata.num_row_groups):
         group = metadata.row_group(i)
         for column in map(group.column, range(group.num_columns)):
             name = column.path_in_schema
-            if name in found:
+            if name in is_dictionary_only:
                 text = column.total_uncompressed_size >= _LENGTH_BYTES * column.num_values
-                found[name] &= not text and _READABLE.issuperset(column.encodings)
-    return [name for name, wanted in found.items() if wanted]
+                is_dictionary_only[name] &= not text and _READABLE.issuperset(column.encodings)
+    return [name for name, is_only in is_dictionary_only.items() if is_only]
 
 
 def as_read(task: Task, text_keys: Collection[str] = ()) -> Task:
     """The task of a reader with columns as they were read, or the task as it is.
 
-    Parameters
-    ----------
-    task : Task
-    text_keys : collection of str
-        Columns of text that may be Arrow's dictionaries in the result.
-
-    Returns
-    -------
-    Task
-        But for these, its result has the values, dtypes and labels that Dask's has; of cuDF, whose
-        files are read on streams of their own, not the labels.
+    Text keys may be Arrow's dictionaries in the result. Otherwise it has the values, dtypes and
+    labels of Dask's; of cuDF, whose files are read on streams of their own, not the labels.
     """
     if task.func is operator.getitem and task.args and type(task.args[0]) is Task:
         inner = as_read(task.args[0])
@@ -165,7 +156,7 @@ def as_read(task: Task, text_keys: Collection[str] = ()) -> Task:
 
 
 def _without_columns(meta: Any) -> pd.DataFrame:
-    """What a reader asks of metadata: how the labels are named.
+    """Metadata as far as a reader asks for it: how the labels are named.
 
     cuDF would copy its metadata from the device and back on the way to the scheduler, and again to
     a worker.

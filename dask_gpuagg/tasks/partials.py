@@ -5,8 +5,10 @@ All tasks share this. They differ in how partitions and partials reach them.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, cast
 
 from dask.dataframe.groupby import _groupby_raise_unaligned, _is_aligned
@@ -14,7 +16,7 @@ from dask.dataframe.utils import is_index_like, is_series_like
 
 from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import DEVICE, column_of, engine_name, engine_of
+from dask_gpuagg.engines import DEVICE, HOST, column_of, engine_name, engine_of
 from dask_gpuagg.engines.device.memory import (
     Spilled,
     after_free,
@@ -24,17 +26,27 @@ from dask_gpuagg.engines.device.memory import (
 )
 from dask_gpuagg.engines.device.support import of_rows, one_pass
 from dask_gpuagg.plan import Plan
+from dask_gpuagg.reporting.events import Fallback, FellBack, emit
 from dask_gpuagg.states import STATES
-from dask_gpuagg.tasks.merging import bytes_of, combined, finalized, labelled
-from dask_gpuagg.tasks.streamed import goes_to_device, streamed_partials
-from dask_gpuagg.tasks.unify import DTYPES, differing
+from dask_gpuagg.streaming import stream
+from dask_gpuagg.streaming.choice import is_as_promised, streams
+from dask_gpuagg.tasks.merging import bytes_of, combined, differing, finalized, labelled, tables_of
+from dask_gpuagg.tasks.reading import Chunk, frame_of, this_task
 
 Partial = dict[str, Any]
+
+# Of its memory: three batches are held at a time, and what is read ahead of them.
+_SHARE_OF_A_WORKER = 16
+_NOT_PINNED = FellBack(
+    Fallback(
+        "a group-by of host partitions", "runs on the host", "the host has no pinned memory left"
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a plan reads of one partition, or of several stacked ones.
+    """Columns that a plan reads of one partition, or of several stacked ones.
 
     Attributes
     ----------
@@ -63,34 +75,26 @@ class Inputs:
 
 
 def inputs_of(frame: Any, by: Sequence[Any], plan: Plan) -> Inputs:
-    """What a plan reads of a partition.
-
-    Parameters
-    ----------
-    frame : DataFrame or Series
-    by : sequence of labels, Series, Index or callables
-        As the user gave them, per partition.
-    plan : Plan
-
-    Raises
-    ------
-    ValueError
-        When a key Series is not aligned with the frame.
-    """
+    """Read the columns of a partition; a key Series that is not aligned raises ``ValueError``."""
     keys, columns = _columns_of(frame, by, plan)
     columns, dtypes = differing(columns, plan, engine_of(frame))
     return Inputs(keys, columns, frame.index, dtypes)
 
 
+def inputs_there(chunk: Chunk, plan: Plan) -> list[Inputs]:
+    """Read the columns of a chunk whose partitions are there."""
+    return [inputs_of(*frame_of(part, chunk.given), plan) for part in chunk.parts]
+
+
 def partial_of(inputs: Inputs, plan: Plan, engine: Any) -> Partial:
     """The partial of the inputs of one or several partitions."""
     own = plan if inputs.dtypes is None else retyped(plan, inputs.dtypes)
-    made = engine.partial(inputs.keys, inputs.columns, inputs.index, own)
-    return labelled(made, inputs.dtypes)
+    tables = engine.partial(inputs.keys, inputs.columns, inputs.index, own)
+    return labelled(tables, inputs.dtypes)
 
 
-def runs_of(parts: Sequence[Inputs], plan: Plan) -> list[Inputs]:
-    """Partitions, of which those that are small are stacked."""
+def stack_small(parts: Sequence[Inputs], plan: Plan) -> list[Inputs]:
+    """Concatenate small consecutive partitions."""
     engine = engine_of(parts[0].keys[0])
     return [stacked(run, engine, plan) for run in stackable(parts, plan, engine)]
 
@@ -98,12 +102,12 @@ def runs_of(parts: Sequence[Inputs], plan: Plan) -> list[Inputs]:
 def partials_of(parts: Sequence[Inputs], plan: Plan) -> list[Partial]:
     """The partials of partitions, of which as many as possible are stacked and reduced at once."""
     if goes_to_device(parts[0].keys[0], plan):
-        return streamed_partials(iter(parts), plan, lambda part: _by_host(part, plan))
+        return _streamed(iter(parts), plan)
     engine = engine_of(parts[0].keys[0])
-    made: list[Partial | Spilled[Partial]] = []
+    partials: list[Partial | Spilled[Partial]] = []
     for run in stackable(parts, plan, engine):
-        _add_run(made, run, plan, engine)
-    return _on_device(made)
+        _add_run(partials, run, plan, engine)
+    return _on_device(partials)
 
 
 def partials_of_stream(
@@ -113,16 +117,8 @@ def partials_of_stream(
 
     Small partitions are collected and reduced together, and partials are merged when they have
     grown to twice the rows of the last merge: neither all rows nor all partials are held at once.
-
-    Parameters
-    ----------
-    frames : iterator of (frame, sequence)
-        As ``reading`` yields them.
-    plan : Plan
-    saw : callable
-        Told the engine, rows and bytes of each partition: ``Task.saw``.
     """
-    made: list[Partial] = []
+    partials: list[Partial] = []
     waiting: list[Inputs] = []
     left = size = 0
 
@@ -142,24 +138,24 @@ def partials_of_stream(
     streamed = goes_to_device(first[0].keys[0], plan)
     parts = _behind(first, rest)
     if streamed:
-        return streamed_partials(parts, plan, lambda part: _by_host(part, plan))
+        return _streamed(parts, plan)
     for part in parts:
         waiting.append(part)
         del part
         if size < _BYTES_OF_A_CALL:
             continue
-        made += partials_of(waiting, plan)
+        partials += partials_of(waiting, plan)
         waiting.clear()
         size = 0
-        rows = sum(map(_rows, made))
-        if plan.tables == ("groups",) and len(made) > 1 and rows > max(_FEW_ROWS, 2 * left):
-            made = [combined(made, plan, owned=True)]
-            left = _rows(made[0])
-    return [*made, *(partials_of(waiting, plan) if waiting else [])]
+        rows = sum(map(_rows, partials))
+        if plan.tables == ("groups",) and len(partials) > 1 and rows > max(_FEW_ROWS, 2 * left):
+            partials = [combined(partials, plan, owned=True)]
+            left = _rows(partials[0])
+    return [*partials, *(partials_of(waiting, plan) if waiting else [])]
 
 
 def _behind(first: list[Inputs], rest: Iterator[Inputs]) -> Iterator[Inputs]:
-    """What is taken out of a list, and then the rest; nothing is kept, as ``chain`` does."""
+    """Yield out of a list, and then the rest; unlike ``chain``, keep nothing."""
     yield first.pop()
     yield from rest
 
@@ -169,17 +165,13 @@ def engine_for(data: Any, plan: Plan) -> str | None:
     return DEVICE if goes_to_device(data, plan) else engine_name(data)
 
 
-def _by_host(part: Inputs, plan: Plan) -> Partial:
-    return partial_of(part, plan, engine_of(part.keys[0]))
-
-
 def _rows(partial: Partial) -> int:
     return len(partial["groups"]) if "groups" in partial else 0
 
 
 def rows_of(partial: Partial) -> int:
     """Rows of the largest table of a partial: groups, distinct pairs, or whole rows."""
-    return max(len(table) for name, table in partial.items() if name != DTYPES)
+    return max(map(len, tables_of(partial).values()))
 
 
 # of partitions that are collected before they are reduced; stacking holds them twice
@@ -200,12 +192,12 @@ def stackable(parts: Sequence[Inputs], plan: Plan, engine: Any) -> list[Sequence
     runs: list[list[Inputs]] = []
     before: list[Any] = []
     for part in filled:
-        found = [column.dtype for column in (*part.keys, *part.columns)]
-        if runs and part.dtypes == runs[-1][-1].dtypes and all(map(_is_alike, before, found)):
+        dtypes = [column.dtype for column in (*part.keys, *part.columns)]
+        if runs and part.dtypes == runs[-1][-1].dtypes and all(map(_is_alike, before, dtypes)):
             runs[-1].append(part)
         else:
             runs.append([part])
-        before = found
+        before = dtypes
     return [piece for run in runs for piece in engine.divided(run)]
 
 
@@ -215,7 +207,7 @@ def _is_alike(dtype: Any, other: Any) -> bool:
 
 
 def _add_run(
-    made: list[Partial | Spilled[Partial]], run: Sequence[Inputs], plan: Plan, engine: Any
+    partials: list[Partial | Spilled[Partial]], run: Sequence[Inputs], plan: Plan, engine: Any
 ) -> None:
     """Add the partials of stacked partitions: one, or more where memory does not suffice for it."""
 
@@ -223,36 +215,38 @@ def _add_run(
         return [partial_of(stacked(run, engine, plan), plan, engine)]
 
     def without_others() -> list[Partial]:
-        made[:] = [p if isinstance(p, Spilled) else Spilled.of(p) for p in made]
+        partials[:] = [p if isinstance(p, Spilled) else Spilled.of(p) for p in partials]
         return at_once()
 
     def in_halves() -> list[Partial]:
         for half in _halves(run):
-            _add_run(made, half, plan, engine)
+            _add_run(partials, half, plan, engine)
         return []
 
     steps = [at_once]
     device = engine_name(run[0].keys[0]) == DEVICE
     if device:
         steps.append(after_free(at_once))
-        if not all(isinstance(p, Spilled) for p in made):
+        if not all(isinstance(p, Spilled) for p in partials):
             steps.append(without_others)
     if _may_be_halved(run, plan):
         steps.append(in_halves)
     what = f"{sum(map(len, run)):,} rows"
 
     def fails(refused: str) -> MemoryError:
-        return out_of_memory(what, refused, bytes_of(made)) if device else MemoryError(refused)
+        return out_of_memory(what, refused, bytes_of(partials)) if device else MemoryError(refused)
 
-    made += first_that_fits(steps, fails)
+    partials += first_that_fits(steps, fails)
 
 
-def _on_device(made: list[Partial | Spilled[Partial]]) -> list[Partial]:
+def _on_device(partials: list[Partial | Spilled[Partial]]) -> list[Partial]:
     """Partials of which some may have left the device."""
-    if not any(isinstance(p, Spilled) for p in made):
-        return cast("list[Partial]", made)
-    what = f"{len(made):,} partials"
-    return tried_twice(what, lambda: [p.restored() if isinstance(p, Spilled) else p for p in made])
+    if not any(isinstance(p, Spilled) for p in partials):
+        return cast("list[Partial]", partials)
+    what = f"{len(partials):,} partials"
+    return tried_twice(
+        what, lambda: [p.restored() if isinstance(p, Spilled) else p for p in partials]
+    )
 
 
 def _may_be_halved(run: Sequence[Inputs], plan: Plan) -> bool:
@@ -290,9 +284,9 @@ def finished_of(parts: Sequence[Inputs], plan: Plan, meta: Any) -> Any:
     device = engine_name(parts[0].keys[0]) == DEVICE
     at_once = device and (one_pass(plan) or of_rows(plan))
     if at_once and len(runs) == 1 and runs[0][0].dtypes is None:
-        made = _direct(runs[0], plan, meta, engine)
-        if made is not None:
-            return made
+        output = _direct(runs[0], plan, meta, engine)
+        if output is not None:
+            return output
     return finalized(partials_of(parts, plan), plan, meta, owned=True)
 
 
@@ -300,8 +294,8 @@ def _direct(run: Sequence[Inputs], plan: Plan, meta: Any, engine: Any) -> Any | 
     """The output of partitions in one pass; None, and nothing kept, where memory lacks for all."""
 
     def at_once() -> Any:
-        whole = stacked(run, engine, plan)
-        return engine.direct(whole.keys, whole.columns, plan, engine.shape_of(meta))
+        inputs = stacked(run, engine, plan)
+        return engine.direct(inputs.keys, inputs.columns, plan, engine.shape_of(meta))
 
     return first_that_fits([at_once, after_free(at_once), lambda: None], MemoryError)
 
@@ -327,3 +321,34 @@ def _resolve(frame: Any, by: Any) -> Any:
     if frame.ndim == 2 and by in frame:
         return column_of(frame, by)
     return frame.index.get_level_values(by).to_series()
+
+
+def goes_to_device(column: Any, plan: Plan) -> bool:
+    """Whether the GPU groups partitions with such a column of pandas."""
+    return engine_name(column) == HOST and streams(plan)
+
+
+def _streamed(parts: Iterator[Inputs], plan: Plan) -> list[Partial]:
+    """The partials of host partitions from the GPU; of other dtypes than the plan's by the host."""
+    gpu = importlib.import_module("dask_gpuagg.streaming.gpu")
+    partials: list[Partial] = []
+    with gpu.exclusive() as device:
+        if device is None:
+            emit(_NOT_PINNED)
+        for exact, run in groupby(parts, lambda part: _is_exact(part, plan)):
+            if exact and device is not None:
+                partials += stream.partials_of(run, plan, device, _most_bytes())
+            else:
+                partials += (partial_of(part, plan, engine_of(part.keys[0])) for part in run)
+    return partials
+
+
+def _most_bytes() -> int | None:
+    """Of a batch, by the memory limit of the worker that this task runs on; None without one."""
+    worker, _ = this_task()
+    limit = None if worker is None else worker.memory_manager.memory_limit
+    return limit // _SHARE_OF_A_WORKER if limit else None
+
+
+def _is_exact(part: Inputs, plan: Plan) -> bool:
+    return part.dtypes is None and is_as_promised(part.keys, part.columns, plan)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextvars
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from dask_gpuagg.engines.device.memory import free_cached
 from dask_gpuagg.reporting.runs import activity, rows_done
@@ -21,31 +21,47 @@ ROWS_DONE = "group-by rows"
 ACTIVITY = "group-by"
 
 
+class Chunk(NamedTuple):
+    """The partitions of one task.
+
+    Attributes
+    ----------
+    parts : sequence
+        As ``planning.chunks.Chunks.parts`` has them.
+    given : mapping
+        What is read from outside, by key.
+    readers : int
+        How many partitions are read at a time; 0 where they are there.
+    """
+
+    parts: Sequence[Any]
+    given: Mapping[Any, Any]
+    readers: int
+
+
+def gpuagg_on_chunk(
+    run: Callable[..., Any],
+    parts: Sequence[Any],
+    keys: Sequence[Any],
+    *values: Any,
+    readers: int,
+    **options: Any,
+) -> Any:
+    """Task: call a function of a chunk; ``values`` are what the keys stand for."""
+    return run(Chunk(parts, dict(zip(keys, values, strict=True)), readers), **options)
+
+
 class ChunkCancelled(RuntimeError):
     """The task was cancelled, or given to another worker, while it read its partitions."""
 
 
 def frame_of(part: tuple[Any, Any], given: Mapping[Any, Any]) -> Frame:
-    """Run the tasks of one partition.
-
-    Parameters
-    ----------
-    part : (tuple of Task, tuple)
-        One of ``Chunks.parts``.
-    given : mapping of key to object
-        What is read from outside.
-
-    Returns
-    -------
-    frame : DataFrame or Series
-    by : list
-        Labels, Series, Index or callables.
-    """
+    """Run the tasks of one partition."""
     tasks, sources = part
     results = dict(given)
     for one in tasks:
         results[one.key] = one({key: results[key] for key in one.dependencies})
-    frame, *by = (results[source] if made else source for made, source in sources)
+    frame, *by = (results[source] if is_result else source for is_result, source in sources)
     return frame, by
 
 
@@ -53,23 +69,9 @@ def frame_of(part: tuple[Any, Any], given: Mapping[Any, Any]) -> Frame:
 def reading(parts: Sequence[Any], readers: int) -> Iterator[Iterator[Frame]]:
     """Partitions that are read by threads, in their order; by this one where one is to read.
 
-    Parameters
-    ----------
-    parts : sequence
-        As ``Chunks.parts`` has them.
-    readers : int
-        How many are read at a time, and how many at most wait to be used: with the one that is in
-        use one more is there. Of the host's tasks as many run as there are cores: another thread
-        would only take the time of theirs.
-
-    Yields
-    ------
-    iterator of (frame, list)
-
-    Raises
-    ------
-    ChunkCancelled
-        Between two partitions, where the result is not needed any more.
+    As many are read at a time, and as many at most wait to be used. Of the host's tasks as many run
+    as there are cores: another thread would only take the time of theirs. Between two partitions
+    ``ChunkCancelled`` is raised where the result is not needed any more.
     """
     if readers == 1 or len(parts) == 1:
         yield _one_by_one(parts)
@@ -106,19 +108,19 @@ def _ahead(pool: ThreadPoolExecutor, parts: Sequence[Any], readers: int) -> Iter
     begin()
     while waiting:
         part, future = waiting.popleft()
-        found = [_result(future)]
+        frames = [_result(future)]
         # a failed one keeps what it had read, and a yielded one is not to be kept
         del future
-        if found[0] is not None and not _is_paused(worker):
+        if frames[0] is not None and not _is_paused(worker):
             # all readers work while this one is used
             begin()
-        yield found.pop() or _read_again(part)
+        yield frames.pop() or _read_again(part)
         _require_wanted(worker, key)
         begin()
 
 
 def _result(future: Future[Frame]) -> Frame | None:
-    """What was read; None where memory did not suffice."""
+    """The frame that was read; None where memory did not suffice."""
     try:
         return future.result()
     except MemoryError:

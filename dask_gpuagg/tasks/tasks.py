@@ -1,4 +1,4 @@
-"""What the tasks of a planned group-by do: functions of partitions and partials.
+"""Tasks of a planned group-by: functions of partitions and partials.
 
 Their names are the prefixes of the task keys that a dashboard shows.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,158 +15,116 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import DEVICE, engine_name, engine_of
+from dask_gpuagg.engines import DEVICE, HOST, engine_name, engine_of
 from dask_gpuagg.engines.device.memory import tried_twice
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.reporting.runs import Task, task
-from dask_gpuagg.tasks.merging import bytes_of, combined, finalized, labelled
+from dask_gpuagg.tasks.merging import (
+    DTYPES,
+    bytes_of,
+    combined,
+    finalized,
+    labelled,
+    tables_of,
+)
 from dask_gpuagg.tasks.partials import (
     Inputs,
     Partial,
     engine_for,
     finished_of,
     inputs_of,
+    inputs_there,
     partials_of,
     partials_of_stream,
     rows_of,
 )
-from dask_gpuagg.tasks.reading import frame_of, reading, show_progress
-from dask_gpuagg.tasks.unify import DTYPES
+from dask_gpuagg.tasks.reading import Chunk, reading, show_progress
 
+# Of few groups these rows have all; of millions, two samples share some dozens.
+ROWS_OF_A_SAMPLE = 1 << 15
 # columns of a table of pieces: the output a piece belongs to, the partition it comes from, bytes
 PARTITION, ORDER, PIECE = "_partitions", "order", "piece"
 
 
 def gpuagg_partial(frame: Any, *by: Any, plan: Plan) -> Partial:
-    """Task: one partition to one partial.
-
-    Parameters
-    ----------
-    frame : DataFrame or Series
-    *by : labels, Series, Index or callables
-        As the user gave them, per partition.
-    plan : Plan
-
-    Raises
-    ------
-    ValueError
-        When a key Series is not aligned with the frame.
-    """
+    """Task: one partition to one partial."""
     show_progress()
     part = inputs_of(frame, by, plan)
     with task(plan, "partial") as done:
-        made = combined(partials_of([part], plan), plan, owned=True)
+        partial = combined(partials_of([part], plan), plan, owned=True)
         read(done, [part], plan)
-        done.groups = rows_of(made)
-        return made
+        done.groups = rows_of(partial)
+        return partial
 
 
 def gpuagg_direct(frame: Any, *by: Any, plan: Plan, shape: Any) -> Any:
     """Task: the only partition to the output."""
     if engine_name(frame) == DEVICE:
         with task(plan, "direct") as done:
-            made = engine_of(frame).direct_of_frame(frame, by, plan, shape)
-            if made is not None:
-                result, nbytes = made
-                done.saw(DEVICE, len(frame), len(result), nbytes)
-                return result
+            direct = engine_of(frame).direct_of_frame(frame, by, plan, shape)
+            if direct is not None:
+                output, nbytes = direct
+                done.saw(DEVICE, len(frame), len(output), nbytes)
+                return output
     part = inputs_of(frame, by, plan)
     with task(plan, "direct") as done:
-        made = finished_of([part], plan, shape)
+        output = finished_of([part], plan, shape)
         read(done, [part], plan)
-        done.groups = len(made)
-        return made
+        done.groups = len(output)
+        return output
 
 
-def gpuagg_chunk(
-    parts: Sequence[Any], keys: Sequence[Any], *values: Any, plan: Plan, readers: int
-) -> Partial:
-    """Task: several partitions to one partial.
-
-    Parameters
-    ----------
-    parts : sequence
-        As ``Chunks.parts`` has them.
-    keys : sequence of keys
-        Of what is read from outside.
-    *values
-        What they stand for.
-    plan : Plan
-    readers : int
-        How many partitions are read at a time; 0 where they are there.
-    """
+def gpuagg_chunk(chunk: Chunk, plan: Plan, pieces: int | None = None) -> Partial | list[Partial]:
+    """Task: several partitions to one partial, or to so many pieces of it by key hash."""
     show_progress()
+
+    def merged(partials: list[Partial]) -> Partial:
+        return combined(partials, plan, owned=True)
+
     with task(plan, "chunk") as done:
-        if not readers:
-            found = inputs_there(parts, keys, values, plan)
-            made = combined(partials_of(found, plan), plan, owned=True)
-            read(done, found, plan)
-        else:
-            with reading(parts, readers) as frames:
-                made = combined(partials_of_stream(frames, plan, done.saw), plan, owned=True)
-        done.groups = rows_of(made)
-        return made
+        partial = _reduced(
+            chunk, plan, done, lambda inputs: merged(partials_of(inputs, plan)), merged
+        )
+        done.groups = rows_of(partial)
+    return gpuagg_split(partial, plan, pieces) if pieces else partial
 
 
-def gpuagg_chunk_split(
-    parts: Sequence[Any],
-    keys: Sequence[Any],
-    *values: Any,
-    plan: Plan,
-    readers: int,
-    outputs: int,
-) -> list[Partial]:
-    """Task: several partitions to one piece per output; see ``gpuagg_chunk``."""
-    partial = gpuagg_chunk(parts, keys, *values, plan=plan, readers=readers)
-    return gpuagg_split(partial, plan, outputs)
-
-
-def gpuagg_chunk_direct(
-    parts: Sequence[Any], keys: Sequence[Any], *values: Any, plan: Plan, readers: int, meta: Any
-) -> Any:
-    """Task: all partitions to the output; see ``gpuagg_chunk``."""
+def gpuagg_chunk_direct(chunk: Chunk, plan: Plan, meta: Any, outputs: int) -> Any:
+    """Task: all partitions to the output, or to a list of several by key hash."""
     show_progress()
+
+    def merged(partials: list[Partial]) -> Any:
+        return finalized(partials, plan, meta, owned=True)
+
     with task(plan, "direct") as done:
-        if not readers:
-            found = inputs_there(parts, keys, values, plan)
-            made = finished_of(found, plan, meta)
-            read(done, found, plan)
-        else:
-            with reading(parts, readers) as frames:
-                partials = partials_of_stream(frames, plan, done.saw)
-                made = finalized(partials, plan, meta, owned=True)
-        done.groups = len(made)
-        return made
+        output = _reduced(chunk, plan, done, lambda inputs: finished_of(inputs, plan, meta), merged)
+        done.groups = len(output)
+    return gpuagg_divide(output, plan, outputs) if outputs > 1 else output
 
 
-def gpuagg_chunk_outputs(
-    parts: Sequence[Any],
-    keys: Sequence[Any],
-    *values: Any,
+def _reduced(
+    chunk: Chunk,
     plan: Plan,
-    readers: int,
-    meta: Any,
-    outputs: int,
-) -> list[Any]:
-    """Task: all partitions to several outputs, by key hash; see ``gpuagg_chunk``."""
-    whole = gpuagg_chunk_direct(parts, keys, *values, plan=plan, readers=readers, meta=meta)
-    return gpuagg_divide(whole, plan, outputs)
-
-
-def inputs_there(
-    parts: Sequence[Any], keys: Sequence[Any], values: Sequence[Any], plan: Plan
-) -> list[Inputs]:
-    """What a plan reads of the partitions of a chunk that are there."""
-    given = dict(zip(keys, values, strict=True))
-    return [inputs_of(*frame_of(part, given), plan) for part in parts]
+    done: Task,
+    at_once: Callable[[list[Inputs]], Any],
+    merged: Callable[[list[Partial]], Any],
+) -> Any:
+    """A chunk's partitions reduced at once where they are there, or merged as they are read."""
+    if chunk.readers:
+        with reading(chunk.parts, chunk.readers) as frames:
+            return merged(partials_of_stream(frames, plan, done.saw))
+    inputs = inputs_there(chunk, plan)
+    result = at_once(inputs)
+    read(done, inputs, plan)
+    return result
 
 
 def gpuagg_combine(partials: Sequence[Partial], plan: Plan) -> Partial:
     """Task: several partials to one."""
     with task(plan, "combine") as done:
-        made = combined(partials, plan)
-        done.saw(engine_name(partials[0]), sum(map(rows_of, partials)), rows_of(made))
-        return made
+        partial = combined(partials, plan)
+        done.saw(engine_name(partials[0]), sum(map(rows_of, partials)), rows_of(partial))
+        return partial
 
 
 def gpuagg_finalize(
@@ -177,15 +136,15 @@ def gpuagg_finalize(
 ) -> Any:
     """Task: the last partials to an output, ``after`` others that give nothing."""
     with task(plan, "finalize") as done:
-        made = finalized(partials, plan, meta, bucket)
-        done.saw(engine_name(partials[0]), sum(map(rows_of, partials)), len(made))
-        return made
+        output = finalized(partials, plan, meta, bucket)
+        done.saw(engine_name(partials[0]), sum(map(rows_of, partials)), len(output))
+        return output
 
 
 def gpuagg_split(partial: Partial, plan: Plan, buckets: int) -> list[Partial]:
     """Task: one partial to one piece per output, by key hash."""
     with task(plan, "exchange") as done:
-        tables = {name: table for name, table in partial.items() if name != DTYPES}
+        tables = tables_of(partial)
         pieces = tried(
             partial, "splitting a partial", lambda: engine_of(partial).split(tables, plan, buckets)
         )
@@ -194,8 +153,8 @@ def gpuagg_split(partial: Partial, plan: Plan, buckets: int) -> list[Partial]:
         return [labelled(piece, partial.get(DTYPES)) for piece in pieces]
 
 
-def gpuagg_cut(pieces: Sequence[Partial]) -> None:
-    """Task: nothing, once all pieces of a partial are there."""
+def gpuagg_barrier(pieces: Sequence[Partial]) -> None:
+    """Task: run after all pieces of a partial exist; return None."""
 
 
 def gpuagg_pieces(partial: Partial, plan: Plan, buckets: int, order: int) -> pd.DataFrame:
@@ -207,9 +166,9 @@ def gpuagg_pieces(partial: Partial, plan: Plan, buckets: int, order: int) -> pd.
     """
     pieces = gpuagg_split(partial, plan, buckets)
     every = _wants_categories(plan)
-    kept = [i for i, piece in enumerate(pieces) if every or _has_rows(piece)]
-    data = [pickle.dumps(pieces[i], protocol=pickle.HIGHEST_PROTOCOL) for i in kept]
-    return pieces_table(np.array(kept, np.int64), np.full(len(kept), order), data)
+    filled = [i for i, piece in enumerate(pieces) if every or _has_rows(piece)]
+    data = [pickle.dumps(pieces[i], protocol=pickle.HIGHEST_PROTOCOL) for i in filled]
+    return pieces_table(np.array(filled, np.int64), np.full(len(filled), order), data)
 
 
 def pieces_table(outputs: Any, order: Any, data: Sequence[bytes]) -> pd.DataFrame:
@@ -242,15 +201,15 @@ def gpuagg_gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
         )
 
 
-def gpuagg_divide(whole: Any, plan: Plan, outputs: int) -> list[Any]:
+def gpuagg_divide(output: Any, plan: Plan, outputs: int) -> list[Any]:
     """Task: one finished output to several, by key hash."""
     with task(plan, "divide") as done:
         divided: list[Any] = tried(
-            whole,
+            output,
             "dividing an output",
-            lambda: engine_of(whole).divided_outputs(whole, plan, outputs),
+            lambda: engine_of(output).divided_outputs(output, plan, outputs),
         )
-        done.saw(engine_name(whole), len(whole), len(whole))
+        done.saw(engine_name(output), len(output), len(output))
         return divided
 
 
@@ -279,4 +238,52 @@ def _wants_categories(plan: Plan) -> bool:
 
 
 def _has_rows(piece: Partial) -> bool:
-    return any(len(table) for name, table in piece.items() if name != DTYPES)
+    return any(map(len, tables_of(piece).values()))
+
+
+@dataclass(frozen=True, slots=True)
+class KeySample:
+    """Distinct keys of some rows.
+
+    Attributes
+    ----------
+    keys : list of Series
+        In pandas, one per key column.
+    taken : int
+        Rows that were looked at and that belong to a group.
+    rows : int
+        Rows of the partition that belong to a group, by the share of them in the sample.
+    """
+
+    keys: list[pd.Series]
+    taken: int
+    rows: int
+
+
+def gpuagg_sample(chunk: Chunk, plan: Plan) -> KeySample:
+    """Task: the distinct keys of rows at equal distances of the chunk's only partition.
+
+    Of sorted rows their distance shows every long run of equal keys.
+    """
+    (inputs,) = inputs_there(chunk, plan)
+    return _sampled(inputs, plan)
+
+
+def gpuagg_sample_partition(frame: Any, *by: Any, plan: Plan) -> KeySample:
+    """Task: the distinct keys of rows of one partition; see ``gpuagg_partial``."""
+    return _sampled(inputs_of(frame, by, plan), plan)
+
+
+def _sampled(inputs: Inputs, plan: Plan) -> KeySample:
+    step = max(-(-len(inputs) // ROWS_OF_A_SAMPLE), 1)
+    columns = [_on_host(key.iloc[::step]).array for key in inputs.keys]
+    table = pd.DataFrame(dict(enumerate(columns)))
+    of_groups = table.dropna() if plan.dropna else table
+    distinct = of_groups.drop_duplicates(ignore_index=True)
+    rows = len(inputs) * len(of_groups) // max(len(table), 1)
+    return KeySample([distinct[i] for i in distinct], len(of_groups), rows)
+
+
+def _on_host(column: Any) -> pd.Series:
+    made: pd.Series = column if engine_name(column) == HOST else column.to_pandas()
+    return made

@@ -17,8 +17,8 @@ from dask.dataframe.dask_expr._shuffle import P2PShuffle
 from distributed import Client, LocalCluster, wait
 
 import dask_gpuagg
-from dask_gpuagg.cluster.preflight import cluster_problem
-from dask_gpuagg.planning import lower, narrowing
+from dask_gpuagg.cluster import cluster_problem
+from dask_gpuagg.planning import lower
 from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy, tally
 from tests.cluster.conftest import ANOTHER_VERSION, WITHOUT_THE_PACKAGE, scheduler, worker
 
@@ -359,8 +359,8 @@ def test_a_group_by_inside_a_task(client):
 
 def test_medians_by_brackets(client, monkeypatch):
     """Rows stay on the workers that hold them; partitions of both meet in brackets and counts."""
-    monkeypatch.setattr(narrowing, "ROWS_FROM", 0)
-    monkeypatch.setattr(narrowing, "ROWS_OF_A_GROUP", 10)
+    monkeypatch.setattr(lower, "ROWS_FROM", 0)
+    monkeypatch.setattr(lower, "ROWS_OF_A_GROUP", 10)
     held = dd.from_pandas(frame(), npartitions=20, sort=False).persist()
     wait(held)
     query = held.groupby("k").agg({"v": ["median", "max"], "i": "sum"})

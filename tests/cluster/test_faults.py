@@ -22,8 +22,8 @@ import pytest
 from distributed import Client, KilledWorker, LocalCluster, Status, futures_of, wait
 
 import dask_gpuagg
-from dask_gpuagg.cluster.preflight import cluster_problem
-from dask_gpuagg.planning.chunk_nodes import GroupByChunkDirect, GroupByChunkExchange, GroupByChunks
+from dask_gpuagg.cluster import cluster_problem
+from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks
 from dask_gpuagg.reporting.fallbacks import tally
 from tests.cluster.conftest import scheduler, worker
 from tests.comparison import assert_same
@@ -31,7 +31,7 @@ from tests.comparison import assert_same
 ROWS, PARTITIONS = 2400, 24
 # seconds that any query here may take; a query that hangs fails its test
 PATIENCE = 60
-CHUNKED = (GroupByChunks, GroupByChunkDirect, GroupByChunkExchange)
+CHUNKED = (GroupByChunks, GroupByChunkDirect)
 
 
 @pytest.fixture(scope="module")

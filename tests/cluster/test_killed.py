@@ -16,8 +16,13 @@ import pytest
 from distributed import Client, LocalCluster
 
 from dask_gpuagg.planning import lower
-from dask_gpuagg.planning.chunk_nodes import GroupByChunkExchange
-from dask_gpuagg.planning.nodes import GroupByExchange, GroupByGather, GroupByMerge, GroupByTree
+from dask_gpuagg.planning.nodes import (
+    GroupByChunks,
+    GroupByExchange,
+    GroupByGather,
+    GroupByMerge,
+    GroupByTree,
+)
 from tests.cluster.test_faults import PATIENCE, Once, expected, frame, held
 from tests.comparison import assert_same
 
@@ -47,7 +52,7 @@ ROUTES: dict[str, tuple[Callable[[Any], Any], type, tuple[str, ...]]] = {
     ),
     "exchange": (
         lambda d: total(d, split_out=3),
-        GroupByChunkExchange,
+        GroupByChunks,
         ("partial", "exchange", "finalize"),
     ),
     "exchange of partitions": (

@@ -15,7 +15,7 @@ from distributed import Future
 
 import dask_gpuagg
 from dask_gpuagg.planning import files as by_files
-from dask_gpuagg.planning.chunk_nodes import GroupByChunkDirect, GroupByChunkExchange, GroupByChunks
+from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks
 
 PARTITIONS = 12
 ROWS = 24_000
@@ -125,7 +125,7 @@ def test_answers_are_those_of_a_task_for_each_partition(
     if kind.endswith("files") and name in ("categories", "unobserved", "values"):
         pytest.skip("files hold no categories for cuDF")
     query = QUERIES[name](ddf)
-    chunked = (GroupByChunkDirect, GroupByChunks, GroupByChunkExchange)
+    chunked = (GroupByChunkDirect, GroupByChunks)
     assert list(query.optimize(fuse=False).expr.find_operations(chunked))
     got = _sorted(query.compute())
     with dask.config.set({"gpuagg.chunk": 1}):

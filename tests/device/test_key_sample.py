@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from dask_gpuagg.plan import Column, Plan, StateUse
-from dask_gpuagg.tasks.key_sample import ROWS_OF_A_SAMPLE, gpuagg_sample
+from dask_gpuagg.tasks.reading import Chunk
+from dask_gpuagg.tasks.tasks import ROWS_OF_A_SAMPLE, gpuagg_sample
 
 ROWS = 3 * ROWS_OF_A_SAMPLE + 5
 
@@ -31,7 +32,7 @@ def test_distinct_keys_are_in_pandas(by: list[str], dropna: bool) -> None:
     keys = tuple(Column(label, made[label].dtype) for label in by)
     plan = Plan(keys, (), (StateUse("size", ()),), (), dropna=dropna)
     part = ((), ((True, "frame"), *((False, label) for label in by)))
-    found = gpuagg_sample((part,), ("frame",), made, plan=plan, readers=0)
+    found = gpuagg_sample(Chunk((part,), {"frame": made}, 0), plan)
     expected = frame()[by].iloc[::4].drop_duplicates()
     expected = expected.dropna() if dropna else expected
     assert all(isinstance(key, pd.Series) for key in found.keys)

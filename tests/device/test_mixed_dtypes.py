@@ -12,7 +12,7 @@ import pytest
 
 from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.plan import Column, Plan, Requested
-from dask_gpuagg.tasks.unify import replanned
+from dask_gpuagg.tasks.merging import replanned
 
 pytestmark = pytest.mark.usefixtures("raising")
 

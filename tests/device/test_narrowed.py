@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.planning import narrowing
-from dask_gpuagg.planning.narrowing import GroupByNarrowed
+from dask_gpuagg.planning import lower
+from dask_gpuagg.planning.nodes import GroupByNarrowed
 from tests.data import in_pieces
 from tests.device.failing import failing, numbers
 from tests.device.test_allocations import outcome, sorted_rows
@@ -25,8 +25,8 @@ ROWS, PARTITIONS = 30_000, 5
 
 @pytest.fixture(autouse=True)
 def _planned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(narrowing, "ROWS_FROM", 0)
-    monkeypatch.setattr(narrowing, "ROWS_OF_A_GROUP", 20)
+    monkeypatch.setattr(lower, "ROWS_FROM", 0)
+    monkeypatch.setattr(lower, "ROWS_OF_A_GROUP", 20)
     settings = {"gpuagg.fallback": "raise", "gpuagg.compile": "wait", "scheduler": "sync"}
     with dask_gpuagg.enabled(), dask.config.set(settings):
         yield
@@ -79,7 +79,7 @@ def test_answers_are_those_of_an_exchange(
     query = QUERIES[name](held(frame()), dropna=dropna)
     assert len(list(nodes(query, GroupByNarrowed))) == 1
     got = as_pandas(query.compute())
-    monkeypatch.setattr(narrowing, "ROWS_FROM", 1 << 60)
+    monkeypatch.setattr(lower, "ROWS_FROM", 1 << 60)
     query = QUERIES[name](held(frame()), dropna=dropna)
     assert len(list(nodes(query, GroupByNarrowed))) == 0
     expected = as_pandas(query.compute())
@@ -146,7 +146,7 @@ def test_a_partition_of_another_dtype(what: str, monkeypatch: pytest.MonkeyPatch
     dask_gpuagg.reporting.runs.forget()
     got = as_pandas(query.compute())
     assert "widen" in {found.step for found in dask_gpuagg.profiling.measured().totals}
-    monkeypatch.setattr(narrowing, "ROWS_FROM", 1 << 60)
+    monkeypatch.setattr(lower, "ROWS_FROM", 1 << 60)
     pd.testing.assert_frame_equal(got, as_pandas(grouped().compute()), check_exact=True)
 
 

@@ -24,8 +24,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dask_gpuagg
-from dask_gpuagg.cluster import places, preflight
-from dask_gpuagg.cluster.places import Place, Places, WorkerSize
+from dask_gpuagg import cluster
+from dask_gpuagg.cluster import Place, Places, WorkerSize
 from dask_gpuagg.planning import bucketing
 from dask_gpuagg.planning.bucketing import (
     HOST_BYTES,
@@ -34,8 +34,7 @@ from dask_gpuagg.planning.bucketing import (
     held_by,
     runs_of_partitions,
 )
-from dask_gpuagg.planning.chunk_nodes import GroupByChunkDirect, GroupByChunks
-from dask_gpuagg.planning.nodes import GroupByPartial
+from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupByPartial
 
 PARTITIONS = 24
 DEVICE = 1 << 20
@@ -223,7 +222,7 @@ def test_a_query_of_files_asks_for_the_workers_once(
 
     def ask(*args: Any) -> Places:
         asked.append(args)
-        return places.ask(*args)
+        return cluster.ask(*args)
 
     monkeypatch.setattr(bucketing, "ask", ask)
     bucketing._recent.clear()
@@ -381,7 +380,7 @@ def test_the_way_through_the_host_is_told(
 ) -> None:
     explain = importlib.import_module("dask_gpuagg.explain")  # the package has a function so named
     one = SimpleNamespace(scheduler=SimpleNamespace(address=address))
-    monkeypatch.setattr(preflight, "current_client", lambda: one)
+    monkeypatch.setattr(cluster, "current_client", lambda: one)
     assert ('protocol="ucx"' in explain._transfer()) == told
 
 

@@ -18,8 +18,7 @@ import pytest
 
 import dask_gpuagg
 from dask_gpuagg.planning import files
-from dask_gpuagg.planning.chunking import MOST_APART, chunked
-from dask_gpuagg.planning.chunks import Chunks
+from dask_gpuagg.planning.chunks import MOST_APART, Chunks, chunked
 from dask_gpuagg.planning.files import by_file, by_size, text_keys, without_labels
 from dask_gpuagg.planning.nodes import GroupByExchange, GroupByPartial, GroupByTree
 from dask_gpuagg.tasks.reading import frame_of
@@ -87,7 +86,7 @@ def test_few_files_are_a_task_each_where_rows_are_exchanged(
     query = dd.read_parquet(folder).groupby("k").v.median()
     (chunks,) = chunks_in(query)
     assert chunks.buckets == tuple((i,) for i in range(FILES))
-    monkeypatch.setattr("dask_gpuagg.planning.chunking.MOST_APART", FILES - 1)
+    monkeypatch.setattr("dask_gpuagg.planning.chunks.MOST_APART", FILES - 1)
     (chunks,) = chunks_in(dd.read_parquet(folder).groupby("k").v.median())
     assert 1 < len(chunks) < FILES < MOST_APART
 

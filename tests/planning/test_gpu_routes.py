@@ -15,13 +15,14 @@ from dask._task_spec import convert_legacy_graph
 from distributed import Client, Future
 
 import dask_gpuagg
-from dask_gpuagg.cluster import places
+from dask_gpuagg import cluster
 from dask_gpuagg.engines import DEVICE, engine_name
-from dask_gpuagg.planning import lower, merge_size, promised, samples
+from dask_gpuagg.planning import estimates, lower, route
+from dask_gpuagg.planning import nodes as planned_nodes
 from dask_gpuagg.planning.bucketing import gpus
 from dask_gpuagg.planning.nodes import GroupByTree
-from dask_gpuagg.planning.route import Route, Routing
-from dask_gpuagg.tasks.key_sample import ROWS_OF_A_SAMPLE
+from dask_gpuagg.planning.query import Route, Routing
+from dask_gpuagg.tasks.tasks import ROWS_OF_A_SAMPLE
 from tests.merging import pieces_of
 from tests.planning.test_chunks import PARTITIONS, held
 
@@ -50,10 +51,10 @@ def _gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     def device(data: Any) -> str | None:
         return DEVICE if engine_name(data) else None
 
-    for module in (lower, merge_size):
+    for module in (lower, route):
         monkeypatch.setattr(module, "engine_name", device)
-    monkeypatch.setattr(places, "device_bytes", lambda: GPU_BYTES)
-    samples._recent.clear()
+    monkeypatch.setattr(cluster, "device_bytes", lambda: GPU_BYTES)
+    estimates._recent.clear()
 
 
 def frame(groups: int, rows: int = 240_000) -> pd.DataFrame:
@@ -104,7 +105,7 @@ def test_few_groups_are_merged_by_one_task_after_the_chunks(client: Client) -> N
 def test_many_groups_are_exchanged_into_a_piece_for_each_gpu(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge_size, "MOVED_TO_ONE_GPU", 1 << 16)
+    monkeypatch.setattr(route, "MOVED_TO_ONE_GPU", 1 << 16)
     pdf = frame(100_000)
     query = on_all(client, pdf).groupby("k").v.sum()
     decision = decision_of(query)
@@ -199,7 +200,7 @@ def test_rows_and_pairs_are_exchanged_though_groups_are_few(client: Client, spec
 def test_keys_that_admit_few_groups_need_no_sample(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(samples, "_made", None)
+    monkeypatch.setattr(estimates, "_computed", None)
     query = on_all(client, frame(100).astype({"k": "int8"})).groupby("k").v.sum()
     assert (decision_of(query).route, decision_of(query).bound) == (Route.TREE, True)
 
@@ -220,8 +221,8 @@ def test_workers_without_a_gpu_count_for_nothing(
             raise ModuleNotFoundError("No module named 'cupy'")
         return GPU_BYTES
 
-    monkeypatch.setattr(places, "device_bytes", of_a_gpu)
-    monkeypatch.setattr(places, "_device_memory", weakref.WeakKeyDictionary())
+    monkeypatch.setattr(cluster, "device_bytes", of_a_gpu)
+    monkeypatch.setattr(cluster, "_device_memory", weakref.WeakKeyDictionary())
     workers = len(client.scheduler_info(n_workers=-1)["workers"])
     assert gpus() == (workers - 1, GPU_BYTES)
     assert gpus() == (workers - 1, GPU_BYTES)
@@ -247,8 +248,8 @@ def test_the_tasks_of_a_tree_take_the_shape_of_the_result_along(
         def shape_of(meta: Any) -> str:
             return f"the shape of {meta.name}"
 
-    monkeypatch.setattr(promised, "engine_name", lambda _: DEVICE)
-    monkeypatch.setattr(promised, "engine_of", lambda _: Engine)
+    monkeypatch.setattr(planned_nodes, "engine_name", lambda _: DEVICE)
+    monkeypatch.setattr(planned_nodes, "engine_of", lambda _: Engine)
     query = on_all(client, frame(50)).groupby("k").v.sum()
     (tree,) = query.optimize(fuse=False).expr.find_operations(GroupByTree)
     received = pickle.loads(pickle.dumps(tree))

@@ -13,8 +13,7 @@ import pytest
 
 import dask_gpuagg
 from dask_gpuagg.planning import bucketing
-from dask_gpuagg.planning.chunk_nodes import GroupByChunkDirect, GroupByChunks
-from dask_gpuagg.planning.nodes import GroupByPartial
+from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupByPartial
 from tests.planning.test_chunks import QUERIES, frame, nodes, same
 
 PARTITIONS = 8

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import ClassVar
 
 import dask
@@ -17,7 +19,8 @@ from dask.order import order
 from dask.utils import key_split
 
 import dask_gpuagg
-from dask_gpuagg.planning import described
+from dask_gpuagg.decomposition import make_plan
+from dask_gpuagg.plan import Column, Requested
 from dask_gpuagg.planning import nodes as planned_nodes
 from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.nodes import (
@@ -26,6 +29,7 @@ from dask_gpuagg.planning.nodes import (
     GroupByMerge,
     GroupByPartial,
     GroupByTree,
+    Promised,
 )
 from dask_gpuagg.reporting.fallbacks import tally
 from tests.merging import pieces_of
@@ -131,22 +135,21 @@ class TestRoutes:
         query = ddf.groupby("k").agg({"v": ["sum", "mean"]}, split_out=3)
         expected = query.compute().sort_index()
         for on_device in (False, True):
-            monkeypatch.setattr(planned_nodes, "cuts_first", lambda meta, on=on_device: on)
-            monkeypatch.setattr(described, "cuts_first", lambda meta, on=on_device: on)
+            monkeypatch.setattr(planned_nodes, "has_barrier", lambda meta, on=on_device: on)
             lowered = query.optimize(fuse=False)
             same(lowered.compute().sort_index(), expected)
             graph = lowered.__dask_graph__()
             place = order(graph, list(lowered.__dask_keys__()))
-            of = {name: [] for name in ("gpuagg_piece", "gpuagg_exchange", "gpuagg_cut")}
+            of = {name: [] for name in ("gpuagg_piece", "gpuagg_exchange", "gpuagg_barrier")}
             for key, at in place.items():
                 of.setdefault(key_split(key), []).append(at)
             assert len(of["gpuagg_piece"]) == 3 * 40
-            assert len(of["gpuagg_cut"]) == (40 if on_device else 0)
+            assert len(of["gpuagg_barrier"]) == (40 if on_device else 0)
             first = min(of["gpuagg_exchange"])
             # a split is released when the last piece is taken out of it
             assert (max(of["gpuagg_piece"]) < first) == on_device
             (found,) = dask_gpuagg.explain(query).groupbys
-            assert dict(found.physical.tasks)["exchange"] == 160 + len(of["gpuagg_cut"])
+            assert dict(found.physical.tasks)["exchange"] == 160 + len(of["gpuagg_barrier"])
 
     @pytest.mark.parametrize("split_out", [1, 3])
     def test_sort_gives_one_sorted_output(self, ddf, split_out):
@@ -401,3 +404,22 @@ class TestArithmetic:
 
 def test_every_node_is_reached(ddf):
     assert nodes(ddf.groupby("k").v.sum(), GroupByTree)
+
+
+def test_promised_metadata_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = Column("k", np.dtype("int64"))
+    plan = make_plan(
+        [key], [key], [Requested("k", "count", "k")], dropna=True, observed=True, sort=False
+    )
+    meta = pd.Series([], dtype="int64", name="k")
+    arrived = pickle.loads(pickle.dumps(Promised(meta, plan)))
+    pd.testing.assert_series_equal(arrived.meta, meta)
+    pd.testing.assert_series_equal(arrived.sent, meta)
+    # as of a collection of cuDF: tasks get the shape, nodes above can have the metadata
+    engine = SimpleNamespace(shape_of=lambda meta: ("shape", meta.name))
+    monkeypatch.setattr("dask_gpuagg.planning.nodes.engine_name", lambda meta: "device")
+    monkeypatch.setattr("dask_gpuagg.planning.nodes.engine_of", lambda meta: engine)
+    arrived = pickle.loads(pickle.dumps(Promised(meta, plan)))
+    again = pickle.loads(pickle.dumps(arrived))
+    assert arrived.sent == again.sent == ("shape", "k")
+    pd.testing.assert_series_equal(again.meta, meta)

@@ -12,9 +12,10 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.planning import lower, merge_size, samples
+from dask_gpuagg.planning import estimates, lower, route
+from dask_gpuagg.planning.estimates import FEW_PARTITIONS
 from dask_gpuagg.planning.nodes import GroupByMerge
-from dask_gpuagg.planning.route import FEW_PARTITIONS, Route, Routing
+from dask_gpuagg.planning.query import Route, Routing
 
 MANY = 40
 ROWS = 2_000
@@ -23,7 +24,7 @@ ROWS = 2_000
 @pytest.fixture(autouse=True)
 def _between_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Plan as where partials travel between processes; samples are taken in this one."""
-    samples._recent.clear()
+    estimates._recent.clear()
     shuffled_by(monkeypatch, "p2p")
     here = {"scheduler": "synchronous", "gpuagg.fallback": "raise"}
     with dask_gpuagg.enabled(), dask.config.set(here):
@@ -31,7 +32,7 @@ def _between_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def shuffled_by(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    for module in (lower, samples, merge_size):
+    for module in (lower, estimates, route):
         monkeypatch.setattr(module, "get_default_shuffle_method", lambda: method)
 
 

@@ -1,14 +1,33 @@
-"""The choice between a tree and an exchange."""
+"""Tree or exchange, by the number of partitions, groups and bytes."""
 
 from __future__ import annotations
 
 import pickle
 
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dask_gpuagg.planning.groups import GroupEstimate
-from dask_gpuagg.planning.merge_size import MergeSize
-from dask_gpuagg.planning.route import FEW_PARTITIONS, Route, Routing, decide
+import dask_gpuagg
+from dask_gpuagg.engines import DEVICE
+from dask_gpuagg.frontend import logical
+from dask_gpuagg.planning import route as module
+from dask_gpuagg.planning.estimates import FEW_PARTITIONS, GroupEstimate, size_of
+from dask_gpuagg.planning.query import GroupByQuery, Route, Routing
+from dask_gpuagg.planning.route import (
+    BYTES_ON_HOST,
+    MERGED_ON_HOST,
+    MOVED_DIRECTLY,
+    MOVED_TO_ONE_GPU,
+    PIECES_ON_HOST,
+    MergeSize,
+    decide,
+    merge_size,
+)
+from tests.merging import pieces_of
 
 # of a thousand groups of 16 bytes
 SIZE = MergeSize(row_bytes=16, most=16_000, merged=16_000)
@@ -81,3 +100,109 @@ def test_decisions_are_values():
     assert pickle.loads(pickle.dumps(decision)) == decision
     assert hash(pickle.loads(pickle.dumps(decision))) == hash(decision)
     assert decision != decide(about(5001), 40, SIZE, 3)
+
+
+H200 = 150_000_000_000
+MILLION = 10**6
+
+
+def query(spec: object = "sum") -> GroupByQuery:
+    pdf = pd.DataFrame({"k": np.arange(4), "s": "x", "v": 1.0, "w": np.float32(1)})
+    grouped = dd.from_pandas(pdf, npartitions=2).groupby("k")
+    return logical.read((grouped.v.sum() if spec == "sum" else grouped.agg(spec)).expr)
+
+
+def on_gpus(monkeypatch: pytest.MonkeyPatch, number: int, memory: int = H200) -> None:
+    monkeypatch.setattr(module, "engine_name", lambda data: DEVICE)
+    monkeypatch.setattr(module, "gpus", lambda: (number, memory))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "nbytes"),
+    [("int64", 8), ("float32", 4), ("bool", 1), ("Int16", 3), ("string", 16), (object, 16)],
+)
+def test_bytes_of_a_value(dtype: str, nbytes: int) -> None:
+    assert size_of(pd.Series([], dtype=dtype).dtype) == nbytes
+
+
+@pytest.mark.parametrize(
+    ("spec", "nbytes"),
+    [("sum", 8 + 8), ({"v": ["sum", "count", "min", "max"], "w": ["mean"]}, 8 + 5 * 8)],
+)
+def test_a_group_has_the_bytes_of_its_keys_and_outputs(spec: object, nbytes: int) -> None:
+    assert merge_size(query(spec)).row_bytes == nbytes
+
+
+def test_a_result_that_one_task_merges_quickly_is_one_piece() -> None:
+    size = merge_size(query())
+    assert size.groups == MERGED_ON_HOST // 16
+    assert size.pieces_of(size.groups) == 1
+    assert size.pieces_of(size.groups + 1) == PIECES_ON_HOST[0]
+
+
+def test_a_larger_result_of_the_host_is_divided_for_speed_and_then_by_the_bound() -> None:
+    size = merge_size(query())
+    assert size.pieces_of(8 * MILLION) == 8
+    assert size.pieces_of(100 * MILLION) == PIECES_ON_HOST[1]
+    assert size.pieces_of(1000 * MILLION) == 1000 * MILLION * 16 // BYTES_ON_HOST
+
+
+def test_one_gpu_divides_by_the_bound_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_gpus(monkeypatch, 1)
+    size = merge_size(query())
+    assert size.most == H200 // 32
+    assert size.pieces_of(200 * MILLION) == 1
+    assert size.pieces_of(500 * MILLION) == 2
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8])
+def test_several_gpus_send_one_what_is_little(
+    monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    on_gpus(monkeypatch, 8)
+    size = merge_size(query(), workers)
+    few = MOVED_TO_ONE_GPU // (workers - 1) // 16
+    assert size.pieces_of(few) == 1
+    assert size.pieces_of(few + 1) == workers
+    assert size.pieces_of(50 * MILLION) == workers
+    monkeypatch.setattr(module, "protocol", lambda: "ucx")
+    directly = merge_size(query(), workers)
+    more = MOVED_DIRECTLY // (workers - 1) // 16
+    assert directly.pieces_of(more) == 1
+    assert directly.pieces_of(more + 1) == workers
+    assert size.pieces_of(10_000 * MILLION) == 35
+
+
+def test_memory_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_gpus(monkeypatch, 1, 0)
+    assert merge_size(query()).most == BYTES_ON_HOST
+
+
+@given(
+    st.integers(0, 10**12),
+    st.builds(
+        MergeSize,
+        row_bytes=st.integers(1, 10**4),
+        most=st.integers(1, 10**10),
+        merged=st.integers(1, 10**10),
+        pieces=st.integers(1, 64),
+        least=st.integers(1, 64),
+    ),
+)
+def test_no_piece_is_expected_to_be_larger(groups: int, size: MergeSize) -> None:
+    pieces = size.pieces_of(groups)
+    assert pieces >= 1
+    assert groups * size.row_bytes <= pieces * max(size.most, size.row_bytes)
+    assert size.pieces_of(groups + 1) >= pieces
+
+
+def test_explain_shows_the_bound_where_it_makes_several_pieces() -> None:
+    pdf = pd.DataFrame({"k": np.arange(4000), "v": 1.0})
+    ddf = dd.from_pandas(pdf, npartitions=20)
+    with dask_gpuagg.enabled(), pieces_of(16_000):
+        (found,) = dask_gpuagg.explain(ddf.groupby("k").v.sum()).groupbys
+        assert found.decision is not None
+        assert (found.decision.route, found.decision.pieces) == (Route.EXCHANGE, 4)
+        assert "62.50 kiB" in str(found)
+        assert "one task merges up to 15.62 kiB" in str(found)
+        assert len(ddf.groupby("k").v.sum().compute()) == 4000

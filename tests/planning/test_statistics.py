@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.planning import files, samples
+from dask_gpuagg.planning import estimates, files
 from dask_gpuagg.planning.files import span_of_key
-from dask_gpuagg.planning.route import Route, Routing
+from dask_gpuagg.planning.query import Route, Routing
 
 FILES = 40
 
@@ -100,7 +100,7 @@ def decision_of(query: Any) -> Routing:
 
 @pytest.mark.parametrize(("key", "sampled"), [("k", False), ("sorted", False), ("sparse", True)])
 def test_a_sample_is_taken_where_they_may_be_many(folder: Path, key: str, sampled: bool) -> None:
-    samples._recent.clear()
+    estimates._recent.clear()
     here = {"gpuagg.fallback": "raise", "scheduler": "synchronous"}
     with dask_gpuagg.enabled(), dask.config.set(here):
         rows = dd.read_parquet(folder, blocksize=None)

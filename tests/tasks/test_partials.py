@@ -1,19 +1,31 @@
-"""Partials of partitions, whole or in halves."""
+"""Partials of partitions: whole, in halves, and of host partitions that a GPU groups."""
 
 from __future__ import annotations
 
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
 
+import dask_gpuagg
 from dask_gpuagg import enabled
 from dask_gpuagg.frontend import logical
+from dask_gpuagg.streaming import choice
+from dask_gpuagg.streaming.batches import Sizes
 from dask_gpuagg.tasks import partials
 from dask_gpuagg.tasks.merging import finalized
 from dask_gpuagg.tasks.partials import Inputs, inputs_of, partials_of
+from tests.comparison import assert_same
+from tests.streaming.fake import FakeDevice
 
 ROWS = 400_000
 
@@ -63,3 +75,180 @@ def test_halves_where_memory_does_not_suffice(
     pd.testing.assert_frame_equal(
         found.sort_index(), frame.groupby("k").agg({"v": "sum"}), check_dtype=False
     )
+
+
+ASKED = {
+    "f": ["sum", "mean", "min", "max", "var", "count", "any"],
+    "g": ["mean", "first", "last"],
+    "i": ["sum", "prod", "std"],
+    "b": ["sum", "any", "all"],
+    "t": ["min", "last", "mean"],
+    "d": ["sum", "max"],
+}
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDevice]:
+    made = FakeDevice(Sizes(1 << 14, 1 << 20))
+    module = ModuleType("dask_gpuagg.streaming.gpu")
+
+    @contextmanager
+    def exclusive() -> Iterator[FakeDevice]:
+        yield made
+
+    module.exclusive = exclusive  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(choice, "obstacle", lambda: None)
+    given = {"gpuagg.engine": "device", "gpuagg.fallback": "raise", "scheduler": "synchronous"}
+    with dask.config.set(given), dask_gpuagg.enabled():
+        yield made
+
+
+def frame(rows: int = 5_000) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    made = pd.DataFrame({
+        "k": rng.integers(0, 90, rows), "f": rng.normal(size=rows),
+        "g": rng.normal(size=rows).astype("float32"), "i": rng.integers(-3, 4, rows, "int16"),
+        "b": rng.random(rows) < 0.8,
+        "t": np.datetime64("2024-01-01", "us") + rng.integers(0, 10**12, rows),
+        "d": rng.integers(-(10**6), 10**6, rows).astype("m8[ns]"),
+    })  # fmt: skip
+    for label, share in (("f", 0.2), ("g", 0.1), ("t", 0.1), ("d", 0.1)):
+        made.loc[rng.random(rows) < share, label] = None
+    made["text"] = pd.Series(rng.choice(["a", "bb", ""], rows), dtype="str")
+    made.loc[rng.random(rows) < 0.1, "text"] = None
+    made["kind"] = pd.Categorical.from_codes(rng.integers(-1, 3, rows), ["x", "y", "z"])
+    made["when"] = made["t"].dt.floor("D").dt.tz_localize("Asia/Tokyo")
+    return made
+
+
+@pytest.mark.parametrize("keys", [["k"], ["text"], ["kind", "b"], ["when"], ["f", "k"]])
+@pytest.mark.parametrize("dropna", [True, False])
+@pytest.mark.parametrize("persisted", [True, False])
+def test_pandas_groups(keys: list[str], dropna: bool, persisted: bool, device: FakeDevice) -> None:
+    whole = frame()
+    collection = dd.from_pandas(whole, npartitions=4)
+    collection = collection.persist() if persisted else collection
+    flags: Any = {"dropna": dropna, "observed": True, "sort": True}
+    asked = {c: names for c, names in ASKED.items() if c not in keys}
+    ours = collection.groupby(keys, **flags).agg(asked).compute()
+    assert_same(ours, whole.groupby(keys, **flags).agg(asked), rtol=1e-5, atol=1e-5)
+    assert any(line.startswith("load") for line in device.log)
+    assert device.streams == 1
+
+
+def test_files(device: FakeDevice, tmp_path: Path) -> None:
+    whole = frame()[["k", "f", "i", "text"]]
+    dd.from_pandas(whole, npartitions=6).to_parquet(tmp_path)
+    collection = dd.read_parquet(tmp_path)
+    ours = collection.groupby("text", sort=True).agg({"f": ["sum", "max"], "i": "mean"}).compute()
+    theirs = whole.groupby("text").agg({"f": ["sum", "max"], "i": "mean"})
+    assert_same(ours, theirs, rtol=1e-9, atol=1e-9)
+    assert device.streams == 1
+
+
+def test_partitions_unlike_the_metadata_are_the_hosts(device: FakeDevice) -> None:
+    def changed(part: pd.DataFrame, partition_info: Any = None) -> pd.DataFrame:
+        odd = partition_info is not None and partition_info["number"] == 1
+        return part.assign(i=part["i"].astype("float64") + 0.5) if odd else part
+
+    whole = frame(3_000)
+    collection = dd.from_pandas(whole, npartitions=3)
+    mapped = collection.map_partitions(changed, meta=whole.iloc[:0])
+    ours = mapped.groupby("k", sort=True).i.agg(["sum", "count"]).compute()
+    parts = [
+        changed(p, {"number": n}) for n, p in enumerate(dask.compute(*collection.to_delayed()))
+    ]
+    theirs = pd.concat(parts).groupby("k").i.agg(["sum", "count"])
+    assert_same(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_persisted_partitions_are_one_task_and_explain_says_where(device: FakeDevice) -> None:
+    here = dd.from_pandas(frame(), npartitions=8)
+    for collection in (here, here[here.i > 0], here.persist()):
+        text = str(dask_gpuagg.explain(collection.groupby("k").f.sum()))
+        assert "8 partitions in 1 task" in text
+    collection = here.persist()
+    text = str(dask_gpuagg.explain(collection.groupby("k").f.sum()))
+    assert "device, host partitions are streamed through it" in text
+    assert "8 partitions in 1 task" in text
+    text = str(dask_gpuagg.explain(collection.groupby("k").f.median()))
+    assert "host: distinct values and whole groups" in text
+
+
+def test_a_reason_is_warned_of_once_and_the_host_answers() -> None:
+    whole = frame(1_000)
+    collection = dd.from_pandas(whole, npartitions=2)
+    choice._warn.cache_clear()
+    with dask_gpuagg.enabled(), dask.config.set({"gpuagg.engine": "device"}):
+        with pytest.warns(dask_gpuagg.FallbackWarning, match="whole groups of host partitions"):
+            ours = collection.groupby("k", sort=True).f.median().compute(scheduler="sync")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            collection.groupby("k").f.median().compute(scheduler="sync")
+    assert_same(ours, whole.groupby("k").f.median(), rtol=1e-12)
+
+
+def test_without_a_gpu_the_reason_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "obstacle", lambda: "no CUDA driver (none)")
+    collection = dd.from_pandas(frame(100), npartitions=2)
+    given = {"gpuagg.engine": "device", "gpuagg.fallback": "raise", "scheduler": "synchronous"}
+    with dask_gpuagg.enabled(), dask.config.set(given):
+        # tasks of the host engine, as many as without the setting
+        text = str(dask_gpuagg.explain(collection.groupby("k").f.sum()))
+        assert "host: no CUDA driver" in text
+        assert "2 partial" in text
+    with (
+        dask_gpuagg.enabled(),
+        dask.config.set(given),
+        pytest.raises(dask_gpuagg.UnsupportedGroupBy, match="'device', but no CUDA driver"),
+    ):
+        collection.groupby("k").f.sum().compute()
+
+
+@pytest.mark.parametrize(
+    ("by", "asked", "reason"),
+    [
+        ("k", {"f": "nunique"}, "distinct values"),
+        ("k", {"text": "min"}, "min of dtype str"),
+        ("k", {"f": "idxmin"}, "idxmin of dtype float64"),
+        ("o", {"f": "sum"}, "keys of dtype object"),
+        ("n", {"f": "sum"}, "keys of dtype Int64"),
+    ],
+)
+def test_reasons(by: str, asked: Any, reason: str, device: FakeDevice) -> None:
+    whole = frame(100).assign(o=lambda f: f["k"].astype(object), n=lambda f: f["k"].astype("Int64"))
+    with dask.config.set({"dataframe.convert-string": False}):
+        collection = dd.from_pandas(whole, npartitions=2)
+        with pytest.raises(dask_gpuagg.UnsupportedGroupBy, match=reason):
+            collection.groupby(by).agg(asked).compute()
+
+
+@pytest.mark.parametrize("limit", [None, 0, 16 * 4_000])
+def test_batches_are_small_beside_the_memory_of_a_worker(
+    limit: int | None, device: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = SimpleNamespace(memory_manager=SimpleNamespace(memory_limit=limit))
+    monkeypatch.setattr(partials, "this_task", lambda: (worker, "key"))
+    whole = frame(6_000)[["k", "f"]]
+    ours = dd.from_pandas(whole, npartitions=3).groupby("k", sort=True).f.sum().compute()
+    assert_same(ours, whole.groupby("k").f.sum(), rtol=1e-9, atol=1e-9)
+    rows = [int(line.split()[1]) for line in device.log if line.startswith("load")]
+    assert max(rows) <= (4_000 if limit else 1 << 14) / 16
+    assert sum(rows) == len(whole)
+
+
+def test_without_pinned_memory_the_host_groups(
+    device: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def nothing() -> Iterator[None]:
+        yield None
+
+    monkeypatch.setattr(sys.modules["dask_gpuagg.streaming.gpu"], "exclusive", nothing)
+    whole = frame(2_000)
+    collection = dd.from_pandas(whole, npartitions=3)
+    ours = collection.groupby("k", sort=True).f.agg(["sum", "count"]).compute()
+    assert_same(ours, whole.groupby("k").f.agg(["sum", "count"]), rtol=1e-9, atol=1e-9)
+    assert device.log == []
+    assert "the host has no pinned memory left" in str(dask_gpuagg.fallbacks())

@@ -24,8 +24,7 @@ from distributed import Client, get_worker, wait
 import dask_gpuagg
 from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.plan import Column, Requested
-from dask_gpuagg.planning.chunk_nodes import GroupByChunkDirect, GroupByChunks
-from dask_gpuagg.planning.nodes import GroupByPartial
+from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupByPartial
 from dask_gpuagg.reporting.runs import rows_done, task
 from dask_gpuagg.tasks import partials as module
 from dask_gpuagg.tasks.reading import ACTIVITY, ROWS_DONE, reading, show_progress

@@ -7,14 +7,15 @@ import pandas as pd
 import pytest
 
 from dask_gpuagg.plan import Column, Plan, StateUse
-from dask_gpuagg.tasks.key_sample import ROWS_OF_A_SAMPLE, KeySample, gpuagg_sample
+from dask_gpuagg.tasks.reading import Chunk
+from dask_gpuagg.tasks.tasks import ROWS_OF_A_SAMPLE, KeySample, gpuagg_sample
 
 
 def sample(pdf: pd.DataFrame, by: list[str], dropna: bool = True) -> KeySample:
     keys = tuple(Column(label, pdf[label].dtype) for label in by)
     plan = Plan(keys, (), (StateUse("size", ()),), (), dropna=dropna)
     part = ((), ((True, "frame"), *((False, label) for label in by)))
-    return gpuagg_sample((part,), ("frame",), pdf, plan=plan, readers=0)
+    return gpuagg_sample(Chunk((part,), {"frame": pdf}, 0), plan)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 300, ROWS_OF_A_SAMPLE])

@@ -1,1 +1,0 @@
-"""Requests of the client to a cluster: versions, workers, places of partitions."""
