@@ -23,6 +23,7 @@ from dask.dataframe.dask_expr._groupby import (
 from dask.dataframe.dask_expr._repartition import Repartition
 
 from dask_gpuagg.frontend.metadata import matrix_meta, outputs_meta, shaped
+from dask_gpuagg.frontend.metadata_cache import NamedByBytes, remembered
 from dask_gpuagg.frontend.specification import Guard, Specification
 from dask_gpuagg.plan import short
 
@@ -30,7 +31,7 @@ from dask_gpuagg.plan import short
 _SHOWN = 4
 
 
-class ExtendedAggregation(GroupByApplyConcatApply):
+class ExtendedAggregation(NamedByBytes, GroupByApplyConcatApply):
     """A group-by aggregation in terms of ``Requested`` outputs.
 
     Operands: the frame, the requested outputs (a tuple of ``Requested``), the empty result, the
@@ -179,6 +180,18 @@ class GroupByGuarded(Blockwise):
         return f"gpuagg_guarded-{self.deterministic_token}"
 
 
+def _metadata(groupby: Any, spec: Specification) -> tuple[Any, Any]:
+    """The empty outputs of a specification, if it has any, and the result that is made of them."""
+    labels = [request.label for request in spec.requested]
+    name = spec.requested[0].aggregation if spec.requested else ""
+    if name in ("cov", "corr"):
+        return None, matrix_meta(groupby, labels)
+    outputs = outputs_meta(groupby, spec.requested + spec.counted)
+    if spec.scalar and name == "value_counts":
+        labels = ["count"]  # pandas' name for it
+    return outputs, shaped(outputs, labels, spec.scalar, spec.levels)
+
+
 def extended(
     groupby: Any, spec: Specification, flags: dict[str, Any], stock: Any | None = None
 ) -> ExtendedAggregation:
@@ -193,16 +206,9 @@ def extended(
     stock : collection, optional
         The same result by other means, for when the planner cannot be used after all.
     """
-    labels = [request.label for request in spec.requested]
-    name = spec.requested[0].aggregation if spec.requested else ""
-    outputs = None
-    if name in ("cov", "corr"):
-        result = matrix_meta(groupby, labels)
-    else:
-        outputs = outputs_meta(groupby, spec.requested + spec.counted)
-        if spec.scalar and name == "value_counts":
-            labels = ["count"]  # pandas' name for it
-        result = shaped(outputs, labels, spec.scalar, spec.levels)
+    flags_of_meta = (groupby.observed, groupby.dropna, groupby.sort, groupby._slice)
+    depends_on = (groupby.obj.expr, list(groupby.by), flags_of_meta, spec)
+    outputs, result = remembered(depends_on, lambda: _metadata(groupby, spec))
     if stock is not None and stock.ndim > result.ndim:
         stock = stock[stock.columns[0]]  # Dask's median of one column is a frame
     elif stock is not None and result.ndim == 2 and isinstance(groupby, SeriesGroupBy):

@@ -28,6 +28,7 @@ from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.calls import aggregate, initialize, method
 from dask_gpuagg.frontend.contract import MAPPING, RELABELLING
 from dask_gpuagg.frontend.extended import ExtendedAggregation
+from dask_gpuagg.frontend.metadata_cache import cached_meta
 from dask_gpuagg.frontend.patches import Hook
 from dask_gpuagg.frontend.placement import Placement, mapping, placement_of, renamed_mapping
 from dask_gpuagg.plan import Unsupported
@@ -44,6 +45,10 @@ _ROOT = "dask_gpuagg: root"
 _PLACEMENT = "dask_gpuagg: placement"
 
 
+# nodes whose metadata Dask makes by running them on made-up rows
+_WITH_METADATA = (G.GroupByApplyConcatApply, G.GroupbyAggregation, G.GroupByReduction)
+
+
 def hooks() -> list[Hook]:
     """The functions of Dask that are wrapped, each with its wrapper."""
     wrapped: list[Hook] = [
@@ -51,6 +56,7 @@ def hooks() -> list[Hook]:
         (G.GroupByApplyConcatApply, MAPPING, mapping),
         (G.GroupByReduction, MAPPING, mapping),
         *((kind, MAPPING, renamed_mapping) for kind in RELABELLING),
+        *((kind, "_meta", cached_meta) for kind in _WITH_METADATA),
         (G.GroupBy, "aggregate", aggregate),
         (G.GroupBy, "__init__", initialize),
         (G.SeriesGroupBy, "__init__", initialize),

@@ -28,6 +28,9 @@ def _reset_lock() -> None:
     lock = threading.RLock()
 
 
+# cached properties that have the same value with the plugin and without it
+CACHED = ("_meta",)
+
 # what each wrapped attribute was; None where the class inherited it
 _originals: dict[tuple[type, str], Any] = {}
 
@@ -125,5 +128,11 @@ def _wrap(owner: type, name: str, wrapper: Callable[..., Any]) -> None:
 
     wrapped.__name__ = name
     wrapped.__doc__ = original.__doc__
-    # what differs with and without the plugin is not cached from one to the other
-    setattr(owner, name, property(wrapped) if is_property else wrapped)
+    value: Any = wrapped
+    if name in CACHED:
+        value = functools.cached_property(wrapped)
+        value.__set_name__(owner, name)
+    elif is_property:
+        # what differs with and without the plugin is not cached from one to the other
+        value = property(wrapped)
+    setattr(owner, name, value)

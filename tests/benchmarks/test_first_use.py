@@ -64,7 +64,7 @@ def test_a_process_forgets_what_it_compiled() -> None:
     assert first_use.loaded() == set()
 
 
-@pytest.mark.parametrize("dtype", {*DTYPES, *(keys.dtype for keys in KEYS.values())})
+@pytest.mark.parametrize("dtype", sorted({*DTYPES, *(keys.dtype for keys in KEYS.values())}))
 def test_rows_of_every_kind_of_keys(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cudf = ModuleType("cudf")
     cudf.DataFrame = pd.DataFrame  # type: ignore[attr-defined]
