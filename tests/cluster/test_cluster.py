@@ -378,7 +378,7 @@ def test_medians_by_brackets(client, monkeypatch):
 def test_distinct_values_by_few_groups(client, ddf, monkeypatch, most, value):
     monkeypatch.setattr(lower, "BYTES_ON_HOST", most)
     query = ddf.groupby("k")[value].nunique(split_out=None)
-    assert query.optimize().npartitions == 1
+    assert query.optimize().npartitions == 2
     exchanged = any(isinstance(node, P2PShuffle) for node in query.optimize().expr.walk())
     assert exchanged == (most == 1_000)
     same(query.compute().sort_index(), frame().groupby("k")[value].nunique())
