@@ -17,7 +17,8 @@ ROWS = pd.DataFrame(
         "y": RNG.integers(0, 100, 960),
     }
 )
-# stock dask-cudf refuses named aggregations and computed keys, and fails at sizes in several outputs
+# stock dask-cudf refuses named aggregations and computed keys, and fails at sizes in several
+# outputs
 OF_CUDF = sorted(QUERIES.keys() - {"named", "an expression", "size"})
 
 
