@@ -204,6 +204,13 @@ def estimate_groups(
 def _unfused(query: GroupByQuery) -> GroupByQuery:
     """The query on single files, where Dask reads several narrow ones as one partition."""
     roots = [query.frame, *query.by]
+    nodes = [node for root in roots if isinstance(root, Expr) for node in root.walk()]
+    # other nodes and sources have as many partitions as the inputs had when they were fused
+    sources = [node for node in nodes if isinstance(node, IO)]
+    if not all(isinstance(node, E.Blockwise) for node in nodes):
+        return query
+    if not all(isinstance(source, FusedIO) for source in sources):
+        return query
     for i, root in enumerate(roots):
         for node in root.find_operations(FusedIO) if isinstance(root, Expr) else ():
             roots[i] = roots[i].substitute(node, node.operand("_expr"))
