@@ -108,6 +108,10 @@ class ExtendedAggregation(NamedByBytes, GroupByApplyConcatApply):
         text: str = super()._tree_repr_argument_construction(i, op, header)  # type: ignore[no-untyped-call]
         return text
 
+    def __dask_graph__(self) -> dict[Any, Any]:
+        # older releases of Dask ask for it to see that this is one of its expressions
+        return {}
+
     def _lower(self) -> Any:
         if self.stock is not None:
             return self.stock.lowered(self.operand("split_out"), self.npartitions)
