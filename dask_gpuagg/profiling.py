@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from dask_gpuagg.cluster import Gathered, gather
-from dask_gpuagg.reporting.events import Fallback, FellBack, Planned, register, unregister
-from dask_gpuagg.reporting.fallbacks import Tally, tally
-from dask_gpuagg.reporting.runs import STEPS, Measured, Total, What, measured, runs_here, since
+from dask_gpuagg.cluster import gather
+from dask_gpuagg.reporting.events import Fallback
+from dask_gpuagg.reporting.runs import (
+    STEPS,
+    Measured,
+    Total,
+    What,
+    begin,
+    end,
+    measured,
+    runs_here,
+)
 from dask_gpuagg.reporting.text import (
-    bar,
     count_text,
     escaped,
     html_table,
@@ -47,11 +56,6 @@ def last_runs(plan: Plan | None = None) -> tuple[Run, ...]:
     """
     by_process = dict(gather(runs_here, plan).answers.values())
     return tuple(run for runs in by_process.values() for run in runs)
-
-
-def counted_here() -> tuple[str, int, dict[Fallback, int]]:
-    """The process, the queries planned in it, and the fallbacks in it with their numbers."""
-    return measured().process, *tally.counted()
 
 
 @dataclass(frozen=True)
@@ -109,32 +113,39 @@ def fallbacks() -> Fallbacks:
     Fallbacks
         Since the import of the package; each distinct query counts once.
     """
-    planned, counts = _counts(gather(counted_here))
-    return Fallbacks(planned, tuple(counts.most_common()))
+    return _fallbacks(_by_process(gather(measured).answers))
 
 
-def _counts(gathered: Gathered, but: str = "") -> tuple[int, Counter[Fallback]]:
-    """The queries planned in all processes but one, and their fallbacks."""
-    by_process = {process: counts for process, *counts in gathered.answers.values()}
-    by_process.pop(but, None)
+def _by_process(answers: dict[str, Measured]) -> list[Measured]:
+    """One reading of each process, of which several workers may be threads."""
+    return list({answer.process: answer for answer in answers.values()}.values())
+
+
+def _fallbacks(readings: Iterable[Measured]) -> Fallbacks:
     planned, counts = 0, Counter[Fallback]()
-    for number, entries in by_process.values():
-        planned += number
-        counts.update(entries)
-    return planned, counts
+    for reading in readings:
+        planned += reading.planned
+        counts.update(reading.fallbacks)
+    return Fallbacks(planned, tuple(counts.most_common()))
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a query on an engine, or one of its kernels; fields as of the totals.
+    """A step of a query on an engine, or one of its kernels.
 
     Attributes
     ----------
     query, step, engine, kernel : str
         ``kernel`` is empty where whole tasks are counted.
     calls : int
-    seconds, longest : float
-    rows, groups, nbytes : int
+    seconds : float
+        Wall time, summed over threads.
+    rows, groups : int
+        Rows that went in; rows of the partials or outputs that came out.
+    nbytes : int
+        Of keys and values that were read, or of the pieces that are exchanged.
+    longest : float
+        Seconds of the longest call.
     workers : int
         In how many processes it ran.
     """
@@ -174,22 +185,20 @@ class Step:
 
 
 _HEAD = ("step", "engine", "tasks", "time", "longest", "rows in", "rows out", "rows/s", "bytes")
-_KERNEL_HEAD = ("kernel", *_HEAD[1:])
 
 
-def _steps(by_process: Iterable[dict[What, Total]]) -> list[Step]:
+def _steps(readings: Iterable[Measured]) -> list[Step]:
     """The totals of several processes as one, in the order of the steps."""
-    by_what: dict[What, list[Total]] = {}
-    for totals in by_process:
-        for what, total in totals.items():
-            by_what.setdefault(what, []).append(total)
-    steps = []
-    for what, several in by_what.items():
-        sums = (sum(column) for column in zip(*(total[:5] for total in several), strict=True))
-        calls, seconds, rows, groups, nbytes = sums
-        longest = max(total.longest for total in several)
-        of_all = (calls, seconds, rows, groups, nbytes, longest, len(several))
-        steps.append(Step(*what, *of_all))
+    totals: dict[What, Total] = {}
+    workers = Counter[What]()
+    for reading in readings:
+        for what, total in reading.totals.items():
+            totals.setdefault(what, Total()).add(total)
+            workers[what] += 1
+    steps = [
+        Step(*what, t.calls, t.seconds, t.rows, t.groups, t.nbytes, t.longest, workers[what])
+        for what, t in totals.items()
+    ]
     place = {name: i for i, name in enumerate(STEPS)}
     return sorted(steps, key=lambda s: (s.query, place.get(s.step, len(place)), s.kernel))
 
@@ -233,85 +242,68 @@ class profile:
         self._done = False
 
     def __enter__(self) -> profile:
-        self._before = _by_process(gather(measured))
-        self._elsewhere = _counts(gather(counted_here), but=measured().process)
-        self._here = Tally()
-        register(self._here.plan, Planned)
-        register(self._here.fall_back, FellBack)
-        self._began = time.time()
+        self._token = uuid.uuid4().hex
+        gather(begin, self._token)
         self._started = time.perf_counter()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.seconds = time.perf_counter() - self._started
-        unregister(self._here.plan)
-        unregister(self._here.fall_back)
-        gathered = gather(measured)
-        planned_before, before = self._elsewhere
-        planned_elsewhere, elsewhere = _counts(gather(counted_here), but=measured().process)
-        planned_here, here = self._here.counted()
-        self.planned = planned_here + max(planned_elsewhere - planned_before, 0)
-        self.fallbacks = tuple((elsewhere - before + Counter(here)).most_common())
+        gathered = gather(end, self._token)
+        readings = _by_process(gathered.answers)
+        counted = _fallbacks(readings)
+        self.planned, self.fallbacks = counted.planned, counted.entries
         missing = [f"missing: {where} ({why})" for where, why in gathered.missing.items()]
-        older = [
+        later = [
             f"{where} was not asked at the beginning: all that it ever ran is counted"
-            for where, answer in gathered.answers.items()
-            if answer.process not in self._before and answer.since < self._began and answer.totals
+            for where, reading in gathered.answers.items()
+            if reading.token != self._token and reading.totals
         ]
-        self.notes = (*missing, *older)
-        after = _by_process(gathered)
-        steps = _steps(since(self._before.get(name), m) for name, m in after.items())
+        self.notes = (*missing, *later)
+        steps = _steps(readings)
         self.steps = tuple(step for step in steps if not step.kernel)
         self.kernels = tuple(step for step in steps if step.kernel)
         self._done = True
 
-    def __str__(self) -> str:
+    def _head(self) -> str:
         if not self._done:
             return "profile: the block has not ended"
-        lines = [self._head()]
-        for query, steps in self._by_query().items():
-            table = text_table(_HEAD, [step._cells() for step in steps])
-            lines += ["", query, *(f"  {line}" for line in table)]
+        inside = sum(step.seconds for step in self.steps)
+        return (
+            f"{time_text(self.seconds)}: {self._fallen()._head()}; "
+            f"tasks took {time_text(inside)}, summed over threads"
+        )
+
+    def _fallen(self) -> Fallbacks:
+        return Fallbacks(self.planned, self.fallbacks)
+
+    def _tables(self) -> list[tuple[str, Sequence[str], list[list[str]]]]:
+        """Titles, heads and cells: the steps of each query, and the kernels."""
+        by_query = groupby(self.steps, lambda step: step.query)
+        tables = [(query, _HEAD, [step._cells() for step in steps]) for query, steps in by_query]
         if self.kernels:
-            table = text_table(_KERNEL_HEAD, [kernel._cells() for kernel in self.kernels])
-            lines += ["", "calls of the kernels", *(f"  {line}" for line in table)]
+            cells = [kernel._cells() for kernel in self.kernels]
+            tables.append(("calls of the kernels", ("kernel", *_HEAD[1:]), cells))
+        return tables
+
+    def __str__(self) -> str:
+        lines = [self._head()]
+        for title, head, rows in self._tables():
+            lines += ["", title, *(f"  {line}" for line in text_table(head, rows))]
         if self.fallbacks:
-            lines += ["", "fallbacks", *Fallbacks(self.planned, self.fallbacks)._lines()]
+            lines += ["", "fallbacks", *self._fallen()._lines()]
         lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)
 
     __repr__ = __str__
 
-    def _by_query(self) -> dict[str, list[Step]]:
-        steps: dict[str, list[Step]] = {}
-        for step in self.steps:
-            steps.setdefault(step.query, []).append(step)
-        return steps
-
-    def _head(self) -> str:
-        inside = sum(step.seconds for step in self.steps)
-        return (
-            f"{time_text(self.seconds)}: {Fallbacks(self.planned, self.fallbacks)._head()}; "
-            f"tasks took {time_text(inside)}, summed over threads"
-        )
-
     def _repr_html_(self) -> str:
-        if not self._done:
-            return page(f"<p>{self}</p>")
-        longest = max((step.seconds for step in self.steps), default=0.0) or 1.0
-        place = _HEAD.index("longest")
         parts = [f"<p>{escaped(self._head())}</p>"]
-        for query, steps in self._by_query().items():
-            rows = [list(map(escaped, step._cells())) for step in steps]
-            for step, row in zip(steps, rows, strict=True):
-                row.insert(place, bar(step.seconds / longest))
-            head = (*_HEAD[:place], "", *_HEAD[place:])
-            parts += [f"<h4>{escaped(query)}</h4>", html_table(head, rows)]
-        if self.kernels:
-            rows = [list(map(escaped, kernel._cells())) for kernel in self.kernels]
-            parts += ["<h4>calls of the kernels</h4>", html_table(_KERNEL_HEAD, rows)]
+        for title, head, rows in self._tables():
+            cells = [list(map(escaped, row)) for row in rows]
+            parts += [f"<h4>{escaped(title)}</h4>", html_table(head, cells)]
         if self.fallbacks:
-            parts += ["<h4>fallbacks</h4>", Fallbacks(self.planned, self.fallbacks)._table()]
+            parts += ["<h4>fallbacks</h4>", self._fallen()._table()]
         parts += [f"<p>note: {escaped(note)}</p>" for note in self.notes]
         return page(*parts)
 
@@ -319,7 +311,7 @@ class profile:
         """The profile as plain values."""
         return {
             "seconds": self.seconds,
-            **Fallbacks(self.planned, self.fallbacks).to_dict(),
+            **self._fallen().to_dict(),
             "steps": [step._to_dict() for step in self.steps],
             "kernels": [kernel._to_dict() for kernel in self.kernels],
             "notes": list(self.notes),
@@ -328,7 +320,3 @@ class profile:
     def to_json(self, indent: int | None = 1) -> str:
         """The profile as JSON."""
         return json.dumps(self.to_dict(), indent=indent)
-
-
-def _by_process(gathered: Gathered) -> dict[str, Measured]:
-    return {answer.process: answer for answer in gathered.answers.values()}

@@ -6,12 +6,12 @@ registers a sink. Nothing else observes them.
 =============  =====================================  ==========================================
 event          emitted                                sinks
 =============  =====================================  ==========================================
-``Planned``    when a group-by is lowered to a plan   session's tally, ``profile``, ``explain``
+``Planned``    when a group-by is lowered to a plan   session, ``profile``, ``explain``
 ``Refused``    when stock Dask has to lower it        ``explain``
-``FellBack``   when something runs otherwise          session's tally, ``profile``, the dashboard
+``FellBack``   when something runs otherwise          session, ``profile``, the dashboard
 ``Progress``   while a task works                     progress of the worker
-``Step``       when a task ends                       latest runs and totals
-``Kernel``     when a call of the kernels ends        latest runs and totals
+``Step``       when a task ends                       session, ``profile``, latest runs
+``Kernel``     when a call of the kernels ends        session, ``profile``, latest runs
 =============  =====================================  ==========================================
 
 The sinks of every process are registered in ``reporting/__init__.py``.
@@ -133,7 +133,7 @@ def _reset_lock() -> None:
 
 
 def emit(event: NamedTuple) -> None:
-    """Give an event to the sinks of its kind; in a dry run to that of the dry run alone."""
+    """Give an event to the sinks of its kind, or to the sink of the dry run around it alone."""
     dry = _dry_sink.get()
     for sink in _sinks[type(event)] if dry is None else (dry,):
         try:
@@ -143,10 +143,7 @@ def emit(event: NamedTuple) -> None:
 
 
 def register(sink: Sink, *kinds: type) -> None:
-    """Give the events of some kinds, from any thread of this process, to a sink.
-
-    It is called in the thread of the event.
-    """
+    """Give the events of some kinds to a sink, in the threads in which they happen."""
     with _lock:
         for kind in kinds:
             _sinks[kind] = (*_sinks[kind], sink)
@@ -166,7 +163,7 @@ def registered(kind: type) -> tuple[Sink, ...]:
 
 @contextmanager
 def listening(sink: Sink, *kinds: type) -> Iterator[None]:
-    """Context manager: a sink is registered inside."""
+    """Register a sink inside of a block."""
     register(sink, *kinds)
     try:
         yield
@@ -176,10 +173,7 @@ def listening(sink: Sink, *kinds: type) -> Iterator[None]:
 
 @contextmanager
 def dry_run(sink: Sink = lambda event: None) -> Iterator[None]:
-    """Context manager: nothing is recorded, warned of or refused in this thread or coroutine.
-
-    The sink gets the events, in the place of the registered ones.
-    """
+    """Record, warn of and refuse nothing in this thread or coroutine; one sink gets all events."""
     token = _dry_sink.set(sink)
     try:
         yield

@@ -60,14 +60,10 @@ _lock = Lock()
 
 
 class Tally:
-    """Counts since the last reset; each distinct query counts once, by its name.
+    """Counts queries since the last reset; each distinct query counts once, by its name.
 
-    Attributes
-    ----------
-    planned : dict of str
-        Names of the queries planned last, as its keys.
-    fallbacks : dict of str to str
-        Reasons by the names of the queries that fell back last.
+    ``planned`` has the names of the queries planned last as its keys, ``fallbacks`` the reasons of
+    those that fell back last by their names.
     """
 
     def __init__(self) -> None:
@@ -113,11 +109,12 @@ class Tally:
             return self._queries, dict(self._entries)
 
 
-def _limit(entries: OrderedDict[Any, Any], most: int) -> None:
-    while len(entries) > most:
+def _limit(entries: OrderedDict[Any, Any], limit: int) -> None:
+    while len(entries) > limit:
         entries.popitem(last=False)
 
 
+# of the session
 tally = Tally()
 
 
@@ -129,8 +126,7 @@ def _reset() -> None:
     tally.reset()
 
 
-# lines of the user's code that were warned about, with the message; a query is lowered several
-# times
+# lines of users' code that were warned about, with the message: queries are lowered several times
 _warned: Cache[tuple[str, int, str], object] = Cache(1000)
 
 # code between the user's and ours, by top-level module
@@ -150,28 +146,13 @@ def note_fallback(
     cause: BaseException | None = None,
     how: str = "runs with stock Dask",
 ) -> None:
-    """Record a fallback, and warn or raise as configured.
+    """Record the fallback of a query, by its name, and warn or raise as ``gpuagg.fallback`` says.
 
-    Parameters
-    ----------
-    name : str
-        The expression's unique name.
-    what : str
-        The call that the user wrote, for the message.
-    reason : str
-    cause : BaseException, optional
-        The error behind the reason.
-    how : str, optional
-        What happens instead.
-
-    Raises
-    ------
-    UnsupportedGroupBy
-        Under ``fallback: raise``.
+    The message says that the call (``what``) runs otherwise (``how``), and why.
     """
     if is_dry_run():
         return
-    frame = _line_of_user()
+    frame = _frame_of_user()
     file, line = frame.f_code.co_filename, frame.f_lineno
     of_user = _top_module(frame) not in _BETWEEN
     fallback = Fallback(f"group-by {what}", how, reason, f"{file}:{line}" if of_user else "")
@@ -181,7 +162,7 @@ def note_fallback(
     if policy == "raise":
         raise UnsupportedGroupBy(message) from cause
     if policy == "warn":
-        mine = object()  # of several threads, the one whose object is kept warns
+        mine = object()  # of several threads, the one whose object is cached warns
         if _warned.of((file, line, message), lambda: mine) is mine:
             warn_user(message)
 
@@ -191,14 +172,14 @@ def warn_user(message: str, category: type[Warning] = FallbackWarning) -> None:
 
     ``warnings.warn(skip_file_prefixes=...)`` needs Python 3.12.
     """
-    frame = _line_of_user()
+    frame = _frame_of_user()
     module = frame.f_globals.get("__name__", "<unknown>")
     registry = frame.f_globals.setdefault("__warningregistry__", {})
     file, line = frame.f_code.co_filename, frame.f_lineno
     warnings.warn_explicit(message, category, file, line, module, registry)
 
 
-def _line_of_user() -> FrameType:
+def _frame_of_user() -> FrameType:
     """The innermost frame that belongs to none of the libraries; in their threads there is none."""
     frame = caller = sys._getframe(1)
     while _top_module(frame) in _BETWEEN:

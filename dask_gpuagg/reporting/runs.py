@@ -1,4 +1,4 @@
-"""Tasks and kernels of this process: their events, the latest of them, totals by query and step."""
+"""Tasks and kernels of this process: their events, totals by step, and the latest of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import time
 import uuid
 from collections import OrderedDict, deque
 from contextvars import ContextVar, Token
+from dataclasses import dataclass, replace
 from threading import Lock
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,16 +15,24 @@ import numpy as np
 from dask_gpuagg.cache import after_fork
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.plan import short
-from dask_gpuagg.reporting.events import Kernel, Progress, Step, emit
+from dask_gpuagg.reporting.events import (
+    Fallback,
+    FellBack,
+    Kernel,
+    Planned,
+    Progress,
+    Step,
+    emit,
+    register,
+    unregister,
+)
+from dask_gpuagg.reporting.fallbacks import Tally, tally
 from dask_gpuagg.settings import using
 
 if TYPE_CHECKING:
     from dask_gpuagg.cuda.aggregate import Run
     from dask_gpuagg.plan import Plan
 
-_REMEMBERED = 1_000
-# distinct queries, steps and kernels of which totals are kept
-_TOTALS = 1_000
 # in the order in which a query goes through them
 STEPS = (
     *("partial", "chunk", "direct", "exchange", "combine"),
@@ -32,63 +40,12 @@ STEPS = (
 )
 # steps whose rows are those of partitions
 _OF_PARTITIONS = frozenset(("partial", "chunk", "direct", "count"))
-# readings whose longest calls are kept apart: of blocks inside each other
-_READINGS = 64
-# plans that are compared with that of a task: of equal ones one is kept
+# the latest runs, the totals of a recorder, and the recorders of ``profile`` that are remembered
+_RUNS, _TOTALS, _RECORDERS = 1_000, 1_000, 32
+# plans that are compared with that of a task: of equal ones one is remembered
 _PLANS = 8
 # outputs and keys that the description of a query names
 _SHOWN = 4
-
-
-class What(NamedTuple):
-    """A total's query, abbreviated, step and engine; the kernel where its calls are counted."""
-
-    query: str
-    step: str
-    engine: str
-    kernel: str = ""
-
-
-class Total(NamedTuple):
-    """How often something ran, and what it took and made.
-
-    Attributes
-    ----------
-    calls : int
-    seconds : float
-        Wall time, summed over threads.
-    rows, groups : int
-        Rows that went in; rows of the partials or outputs that came out.
-    nbytes : int
-        Of keys and values that were read, or of the pieces that are exchanged.
-    longest : float
-        Seconds of the longest call.
-    born : int
-        Tells a total from an earlier one of the same name, which was dropped.
-    maxima : tuple of (int, float)
-        The longest call between two readings, by the number of the later one.
-    """
-
-    calls: int = 0
-    seconds: float = 0.0
-    rows: int = 0
-    groups: int = 0
-    nbytes: int = 0
-    longest: float = 0.0
-    born: int = 0
-    maxima: tuple[tuple[int, float], ...] = ()
-
-
-class Measured(NamedTuple):
-    """A reading of the totals of a process, which has counted since a time (of ``time.time``).
-
-    The process has a name of its own among all, and its readings are numbered.
-    """
-
-    process: str
-    since: float
-    reading: int
-    totals: dict[What, Total]
 
 
 class Task:
@@ -115,12 +72,7 @@ class Task:
         self._started = time.perf_counter()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         seconds = time.perf_counter() - self._started
         self._settings.__exit__(kind, error, traceback)
         _task.reset(self._token)
@@ -138,26 +90,8 @@ class Task:
         self.nbytes += nbytes
 
 
-_runs: deque[Run | Step] = deque(maxlen=_REMEMBERED)
-_totals: OrderedDict[What, list[Any]] = OrderedDict()
-# by step, engine and kernel: calls, seconds, rows, groups, groups expected, rows spilled
-_activity: dict[tuple[str, str, str], list[Any]] = {}
-_plans: deque[tuple[Plan, str, bool]] = deque(maxlen=_PLANS)
-_born = _readings = _rows_done = 0
-_lock = Lock()
-_process = uuid.uuid4().hex
-_since = time.time()
-_task: ContextVar[tuple[Plan | None, str]] = ContextVar("_task", default=(None, ""))
-
 task = Task
-
-
-@after_fork
-def _reset() -> None:
-    """In the child: it has run nothing yet."""
-    global _lock, _process, _since
-    _lock, _process, _since = Lock(), uuid.uuid4().hex, time.time()
-    forget()
+_task: ContextVar[tuple[Plan | None, str]] = ContextVar("_task", default=(None, ""))
 
 
 def subject() -> tuple[str, ...]:
@@ -172,6 +106,149 @@ def note_run(run: Run) -> None:
     emit(Kernel(run._replace(plan=plan, step=step)))
 
 
+class What(NamedTuple):
+    """A total's query, abbreviated, step and engine; the kernel where its calls are counted."""
+
+    query: str
+    step: str
+    engine: str
+    kernel: str = ""
+
+
+@dataclass(slots=True)
+class Total:
+    """How often something ran, and what it took and made, as ``profiling.Step`` says.
+
+    ``expected`` and ``spilled`` are groups that the kernels' estimates expected, and rows that they
+    spilled.
+    """
+
+    calls: int = 0
+    seconds: float = 0.0
+    rows: int = 0
+    groups: int = 0
+    nbytes: int = 0
+    expected: int = 0
+    spilled: int = 0
+    longest: float = 0.0
+
+    def add(self, other: Total) -> None:
+        """Add another total."""
+        self.calls += other.calls
+        self.seconds += other.seconds
+        self.rows += other.rows
+        self.groups += other.groups
+        self.nbytes += other.nbytes
+        self.expected += other.expected
+        self.spilled += other.spilled
+        self.longest = max(self.longest, other.longest)
+
+
+class Measured(NamedTuple):
+    """A reading of a recorder; the process has a name of its own among all."""
+
+    process: str
+    token: str
+    totals: dict[What, Total]
+    planned: int
+    fallbacks: dict[Fallback, int]
+
+
+class Recorder:
+    """A sink that adds up queries, tasks and kernels.
+
+    That of a ``profile`` has a token and tells queries apart; that of the session does not.
+    """
+
+    def __init__(self, token: str, queries: Tally) -> None:
+        self.token = token
+        self.queries = queries
+        self.totals: OrderedDict[What, Total] = OrderedDict()
+
+    def __call__(self, event: Any) -> None:
+        """Add an event."""
+        match event:
+            case Planned():
+                self.queries.plan(event)
+            case FellBack():
+                self.queries.fall_back(event)
+            case Step(plan, step, engine, rows, groups, nbytes, seconds):
+                total = Total(1, seconds, rows, groups, nbytes, longest=seconds)
+                self._add(plan, total, step, engine)
+            case Kernel(run):
+                estimate = run.decision.estimate
+                # groups that were not estimated count on both sides
+                expected = run.groups if estimate is None else estimate.groups
+                counts = (run.rows, run.groups, run.bytes_read, expected, run.spilled)
+                total = Total(1, run.seconds, *counts, run.seconds)
+                self._add(run.plan, total, run.step, "device", run.decision.kernel)
+
+    def _add(self, plan: Plan | None, total: Total, *where: str) -> None:
+        what = What(summary(plan) if self.token and plan is not None else "", *where)
+        with _lock:
+            if what in self.totals:
+                self.totals[what].add(total)
+                return
+            self.totals[what] = total
+            if len(self.totals) > _TOTALS:
+                self.totals.popitem(last=False)
+
+    def measured(self) -> Measured:
+        """Read the recorder."""
+        with _lock:
+            totals = {what: replace(total) for what, total in self.totals.items()}
+        return Measured(_process, self.token, totals, *self.queries.counted())
+
+
+_lock = Lock()
+_process = uuid.uuid4().hex
+session = Recorder("", tally)
+_recorders: OrderedDict[str, Recorder] = OrderedDict()
+
+
+def begin(token: str) -> None:
+    """Record from now on what this process runs, for a ``profile``."""
+    if token not in _recorders:
+        _recorders[token] = recorder = Recorder(token, Tally())
+        register(recorder, Planned, FellBack, Step, Kernel)
+    while len(_recorders) > _RECORDERS:
+        _, oldest = _recorders.popitem(last=False)
+        unregister(oldest)
+
+
+def end(token: str) -> Measured:
+    """Read what was recorded; all that this process ever ran, where it did not begin."""
+    recorder = _recorders.get(token, session)
+    if recorder is not session:
+        unregister(recorder)
+    return recorder.measured()
+
+
+def measured() -> Measured:
+    """Read what this process has run, of all queries."""
+    return session.measured()
+
+
+def activity() -> dict[str, Any]:
+    """The session's totals as plain values, for a worker's heartbeat.
+
+    Returns
+    -------
+    dict
+        ``time`` (seconds since 1970), ``rows`` (as ``rows_done``) and ``steps``: lists of step,
+        engine, kernel (empty for whole tasks), calls, seconds, rows, groups, groups expected and
+        rows spilled.
+    """
+    steps = [
+        [*what[1:], t.calls, float(t.seconds), *map(int, (t.rows, t.groups, t.expected, t.spilled))]
+        for what, t in session.measured().totals.items()
+    ]
+    return {"time": time.time(), "rows": int(_rows_done), "steps": steps}
+
+
+_rows_done = 0
+
+
 def add_progress(event: Progress) -> None:
     """Add rows of partitions to the progress of this process."""
     global _rows_done
@@ -179,76 +256,48 @@ def add_progress(event: Progress) -> None:
         _rows_done += event.rows
 
 
-def add_kernel(event: Kernel) -> None:
-    """Add a call of the kernels to the latest runs and to the totals."""
-    run, query = event.run, ""
-    if run.plan is not None:
-        plan, query = _known(run.plan)
-        run = run._replace(plan=plan)
-    what = What(query, run.step, "device", run.decision.kernel)
+def rows_done() -> int:
+    """Rows of partitions that this process has grouped, those of tasks that still run included."""
+    return _rows_done
+
+
+_runs: deque[Run | Step] = deque(maxlen=_RUNS)
+_plans: deque[tuple[Plan, str]] = deque(maxlen=_PLANS)
+
+
+def remember(event: Step | Kernel) -> None:
+    """Add a call of the kernels, or a task of the host, to the latest runs."""
+    entry: Run | Step = event.run if isinstance(event, Kernel) else event
+    if isinstance(entry, Step) and entry.engine != "host":
+        return
+    if entry.plan is not None and (plan := _remembered(entry.plan)) is not entry.plan:
+        entry = entry._replace(plan=plan)
     with _lock:
-        _runs.append(run)
-        _add(what, run.seconds, run.rows, run.groups, run.bytes_read)
-        estimate = run.decision.estimate
-        counts = _activity[what[1:]]
-        # groups that were not estimated count on both sides
-        counts[4] += run.groups if estimate is None else estimate.groups
-        counts[5] += run.spilled
+        _runs.append(entry)
 
 
-def add_step(event: Step) -> None:
-    """Add a task to the totals, and one of the host to the latest runs."""
-    plan, query = _known(event.plan) if event.plan is not None else (None, "")
-    with _lock:
-        if event.engine == "host":
-            _runs.append(event._replace(plan=plan))
-        what = What(query, event.step, event.engine)
-        _add(what, event.seconds, event.rows, event.groups, event.nbytes)
-
-
-def _add(what: What, seconds: float, rows: int, groups: int, nbytes: int) -> None:
-    """Add a call to its total; the caller holds the lock."""
-    global _born
-    total = _totals.get(what)
-    if total is None:
-        _born += 1
-        total = _totals[what] = [0, 0.0, 0, 0, 0, 0.0, _born, deque(maxlen=_READINGS)]
-        if len(_totals) > _TOTALS:
-            _totals.popitem(last=False)
-    total[0] += 1
-    total[1] += seconds
-    total[2] += rows
-    total[3] += groups
-    total[4] += nbytes
-    total[5] = max(total[5], seconds)
-    counts = _activity.setdefault(what[1:], [0, 0.0, 0, 0, 0, 0])
-    for i, added in enumerate((1, seconds, rows, groups)):
-        counts[i] += added
-
-
-def _known(plan: Plan) -> tuple[Plan | None, str]:
-    """The plan that is kept of several equal ones, and its description.
+def _remembered(plan: Plan) -> Plan | None:
+    """The one of equal plans that is remembered.
 
     Workers unpickle a plan for each task. Users' functions, which may hold anything, are not kept.
     """
-    known = tuple(_plans)
-    for kept, text, _ in known:
-        if kept is plan:
-            return kept, text
+    earlier = tuple(_plans)
+    for other, _ in earlier:
+        if other is plan:
+            return other
+    if any(use.custom is not None for use in plan.states):
+        return None
     # comparing categories takes milliseconds on a GPU, and so does asking whether others are equal
     categorical = any(
         not isinstance(column.dtype, np.dtype) and dtype_class(column.dtype) == "category"
         for column in (*plan.keys, *plan.columns)
     )
     text = summary(plan) if categorical else ""
-    for kept, same, also in known:
-        if categorical == also and (text == same if categorical else kept == plan):
-            return kept, same
-    text = text or summary(plan)
-    if any(use.custom is not None for use in plan.states):
-        return None, text
-    _plans.append((plan, text, categorical))
-    return plan, text
+    for other, same in earlier:
+        if text == same and (categorical or other == plan):
+            return other
+    _plans.append((plan, text))
+    return plan
 
 
 def summary(plan: Plan) -> str:
@@ -261,72 +310,6 @@ def summary(plan: Plan) -> str:
     return f"{outputs or 'groups'} by {keys}"
 
 
-def measured() -> Measured:
-    """Read the totals of this process."""
-    global _readings
-    totals = {}
-    with _lock:
-        _readings += 1
-        for what, total in _totals.items():
-            calls, seconds, rows, groups, nbytes, longest, born, maxima = total
-            if longest:
-                maxima.append((_readings, longest))
-                total[5] = 0.0
-            top = max((longest for _, longest in maxima), default=0.0)
-            totals[what] = Total(calls, seconds, rows, groups, nbytes, top, born, tuple(maxima))
-        return Measured(_process, _since, _readings, totals)
-
-
-def since(before: Measured | None, now: Measured) -> dict[What, Total]:
-    """The totals between two readings."""
-    totals: dict[What, Total] = {}
-    for what, total in now.totals.items():
-        earlier = before.totals.get(what) if before is not None else None
-        if earlier is None or earlier.born != total.born:
-            totals[what] = total
-        elif before is not None and total.calls > earlier.calls:
-            totals[what] = total._replace(
-                longest=max((s for n, s in total.maxima if n > before.reading), default=0.0),
-                calls=total.calls - earlier.calls,
-                seconds=total.seconds - earlier.seconds,
-                rows=total.rows - earlier.rows,
-                groups=total.groups - earlier.groups,
-                nbytes=total.nbytes - earlier.nbytes,
-            )
-    return totals
-
-
-def activity() -> dict[str, Any]:
-    """Totals over all queries of this process, as plain values for a worker's heartbeat.
-
-    Returns
-    -------
-    dict
-        ``time`` (seconds since 1970), ``rows`` (as ``rows_done``) and ``steps``: lists of step,
-        engine, kernel (empty for whole tasks), calls, seconds, rows, groups, groups expected and
-        rows spilled.
-    """
-    with _lock:
-        steps = [
-            [*what, int(n), float(seconds), *map(int, counts)]
-            for what, (n, seconds, *counts) in _activity.items()
-        ]
-        return {"time": time.time(), "rows": int(_rows_done), "steps": steps}
-
-
-def rows_done() -> int:
-    """Rows of partitions that this process has grouped, those of tasks that still run included."""
-    return _rows_done
-
-
-def forget() -> None:
-    """Forget all runs and totals of this process."""
-    with _lock:
-        _runs.clear()
-        _totals.clear()
-        _activity.clear()
-
-
 def runs_here(plan: Plan | None = None) -> tuple[str, tuple[Run, ...]]:
     """The name of this process, and its latest runs; see ``dask_gpuagg.last_runs``."""
     from dask_gpuagg.cuda.aggregate import Run
@@ -336,18 +319,27 @@ def runs_here(plan: Plan | None = None) -> tuple[str, tuple[Run, ...]]:
         latest = tuple(_runs)
     decision = Decision(kernel="host", why="the partitions are pandas'")
     runs: list[Run] = []
-    for run in latest:
-        if plan is not None and run.plan != plan:
+    for entry in latest:
+        if plan is not None and entry.plan != plan:
             continue
-        if isinstance(run, Step):
-            run = Run(
-                decision,
-                run.rows,
-                run.groups,
-                bytes_read=run.nbytes,
-                seconds=run.seconds,
-                plan=run.plan,
-                step=run.step,
-            )
-        runs.append(run)
+        if isinstance(entry, Step):
+            of_task, step, _, rows, groups, nbytes, seconds = entry
+            runs.append(Run(decision, rows, groups, 0, False, nbytes, seconds, of_task, step))
+        else:
+            runs.append(entry)
     return _process, tuple(runs)
+
+
+def forget() -> None:
+    """Forget all runs and totals of this process."""
+    with _lock:
+        _runs.clear()
+        session.totals.clear()
+
+
+@after_fork
+def _reset() -> None:
+    """In the child: it has run nothing yet."""
+    global _lock, _process
+    _lock, _process = Lock(), uuid.uuid4().hex
+    forget()

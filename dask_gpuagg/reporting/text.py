@@ -14,13 +14,12 @@ STYLE = (
     "border-bottom:1px solid rgba(128,128,128,.35)}"
     ".gpuagg th{font-weight:600}"
     ".gpuagg th:first-child,.gpuagg td:first-child{text-align:left}"
-    ".gpuagg .text th,.gpuagg .text td,.gpuagg td:has(.bar){text-align:left}"
+    ".gpuagg .text th,.gpuagg .text td{text-align:left}"
     ".gpuagg .text td{white-space:normal;overflow-wrap:anywhere}"
     ".gpuagg .text td:first-child{overflow-wrap:normal}"
     ".gpuagg h4{margin:.6em 0 .1em;overflow-wrap:anywhere}"
     ".gpuagg p{margin:.2em 0;overflow-wrap:anywhere}"
     ".gpuagg .off{border-left:4px solid #d08700;padding-left:.6em}"
-    ".gpuagg .bar{display:inline-block;height:.7em;background:#3b82c4;vertical-align:middle}"
     "</style>"
 )
 
@@ -73,19 +72,11 @@ def html_table(head: Sequence[str], rows: Sequence[Sequence[str]], text: bool = 
     return f'<div class="wide"><table{kind}><tr>{titles}</tr>{body}</table></div>'
 
 
-def bar(share: float) -> str:
-    """A bar of up to 10 letters' width."""
-    return f'<span class="bar" style="width:{max(10 * share, 0.1):.2f}em"></span>'
-
-
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of a table: the first column to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = []
-    for row in (head, *rows):
-        cells = [
-            c.ljust(w) if i == 0 else c.rjust(w)
-            for i, (c, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
+    for first, *others in (head, *rows):
+        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
     return lines
