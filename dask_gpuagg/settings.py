@@ -1,7 +1,7 @@
 """The section ``gpuagg`` of Dask's configuration: one table of settings, and how they are read.
 
-A setting is a record of ``SETTINGS``, from which its default, the check of its values, the message
-about others and its part of the documentation follow, and a typed field of ``Settings``.
+A setting is a record of ``SETTINGS``, from which its default, its check, messages and documentation
+follow, and a typed field of ``Settings``.
 """
 
 from __future__ import annotations
@@ -31,44 +31,50 @@ class ChunkLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
-    """The values that a setting takes.
+class Setting:
+    """The record of a setting.
 
     Attributes
     ----------
+    default : object
+        As it stands in the configuration.
     allowed : str
-        In words, for messages and the documentation.
+        Its values in words, for messages and the documentation.
     parse : callable
         From a value to what the package uses; raises one of ``_REFUSED`` for other values.
+    text : str
+        For users, in Markdown: what the setting decides, and what its values mean.
     """
 
+    default: Any
     allowed: str
     parse: Callable[[Any], Any]
+    text: str
 
 
 # raised by parsers for values of wrong types and sizes
 _REFUSED = (ValueError, TypeError, AttributeError, OverflowError)
 
 
-def one_of(*choices: str) -> Values:
-    """The values of a setting that is one of some names."""
+def _one_of(*choices: str) -> tuple[str, Callable[[Any], Any]]:
+    """The values of a setting that is one of some names, and their parser."""
 
     def parse(value: Any) -> str:
         if not isinstance(value, str) or value not in choices:
             raise ValueError
         return value
 
-    return Values(", ".join(choices), parse)
+    return ", ".join(choices), parse
 
 
-_SWITCHES = {"true": True, "yes": True, "on": True, "1": True}
-_SWITCHES |= {"false": False, "no": False, "off": False, "0": False}
+_ON, _OFF = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_SWITCH = f"{', '.join(_ON[:-1])} or {_ON[-1]}; {', '.join(_OFF[:-1])} or {_OFF[-1]}"
 
 
 def _switch(value: Any) -> bool:
     # Dask reads environment variables as Python literals: yes, no, on and off stay text
-    if isinstance(value, str):
-        value = _SWITCHES.get(value.strip().lower())
+    if isinstance(value, str) and value.strip().lower() in (*_ON, *_OFF):
+        return value.strip().lower() in _ON
     if not isinstance(value, int) or value not in (0, 1):
         raise ValueError
     return bool(value)
@@ -83,66 +89,22 @@ def _count(value: Any) -> int:
     return count
 
 
-def _bytes(value: Any) -> int:
-    size = parse_bytes(value)
-    if size < 1 or isinstance(value, bool):
-        raise ValueError
-    return size
-
-
 def _chunk(value: Any) -> ChunkLimit:
     if value == "auto":
         return ChunkLimit()
-    if isinstance(value, str):
-        if not value.strip().isdecimal():
-            return ChunkLimit(nbytes=_bytes(value))
-        value = int(value)
-    return ChunkLimit(partitions=_count(value))
-
-
-def _pool(value: Any) -> Any:
-    if value is not None:
-        _bytes(value)
-    return value
-
-
-def _as_given(value: Any) -> Any:
-    return value
-
-
-SWITCH = Values("true, yes, on or 1; false, no, off or 0", _switch)
-SWITCH_OR_NULL = Values(
-    f"{SWITCH.allowed}; or null to leave it to enable() and disable()",
-    lambda value: None if value is None else _switch(value),
-)
-CHUNK = Values('auto, a number of partitions from 1 on, or bytes such as "4GB"', _chunk)
-POOL = Values('a number of bytes above 0, text such as "20GB", or null', _pool)
-# one that is no directory costs time, and no query its result
-DIRECTORIES = Values("a directory, several as a list or with colons, or null", _as_given)
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """The record of a setting.
-
-    Attributes
-    ----------
-    default : object
-        As it stands in the configuration.
-    values : Values
-    text : str
-        For users, in Markdown: what the setting decides, and what its values mean.
-    """
-
-    default: Any
-    values: Values
-    text: str
+    if isinstance(value, str) and not value.strip().isdecimal():
+        nbytes = parse_bytes(value)
+        if nbytes < 1:
+            raise ValueError
+        return ChunkLimit(nbytes=nbytes)
+    return ChunkLimit(partitions=_count(int(value) if isinstance(value, str) else value))
 
 
 SETTINGS: dict[str, Setting] = {
     "enabled": Setting(
         None,
-        SWITCH_OR_NULL,
+        f"{_SWITCH}; or null to leave it to enable() and disable()",
+        lambda value: None if value is None else _switch(value),
         """
         Whether group-bys run through the plugin:
 
@@ -158,7 +120,7 @@ SETTINGS: dict[str, Setting] = {
     ),
     "fallback": Setting(
         "warn",
-        one_of("warn", "raise", "silent"),
+        *_one_of("warn", "raise", "silent"),
         """
         What to do with a group-by that the plugin cannot run:
 
@@ -172,7 +134,8 @@ SETTINGS: dict[str, Setting] = {
     ),
     "chunk": Setting(
         "auto",
-        CHUNK,
+        'auto, a number of partitions from 1 on, or bytes such as "4GB"',
+        _chunk,
         """
         How many partitions one task takes. A task for each costs about a millisecond, and on a GPU
         a call of the kernels:
@@ -188,7 +151,7 @@ SETTINGS: dict[str, Setting] = {
     ),
     "engine": Setting(
         "auto",
-        one_of("auto", "device"),
+        *_one_of("auto", "device"),
         """
         Where the partitions of a collection of pandas are grouped; collections of cuDF are on the
         GPU anyway:
@@ -201,7 +164,8 @@ SETTINGS: dict[str, Setting] = {
     ),
     "deterministic": Setting(
         False,
-        SWITCH,
+        _SWITCH,
+        _switch,
         """
         Whether a query gives the same bits however its rows are divided, ordered and grouped, and
         wherever:
@@ -215,7 +179,7 @@ SETTINGS: dict[str, Setting] = {
     ),
     "sample": Setting(
         "auto",
-        one_of("auto", "never"),
+        *_one_of("auto", "never"),
         """
         Whether the planner may read the key columns of up to three partitions to estimate the
         number of groups, where metadata does not bound it and there are many partitions:
@@ -226,7 +190,7 @@ SETTINGS: dict[str, Setting] = {
     ),
     "kernel": Setting(
         "auto",
-        one_of("auto", "hgb", "direct", "pgb", "pgb_fold", "pgb_ur", "sgb", "sp_ega", "lphga"),
+        *_one_of("auto", "hgb", "direct", "pgb", "pgb_fold", "pgb_ur", "sgb", "sp_ega", "lphga"),
         """
         Which kernel the device engine starts with; the rows that find no place in it go on to the
         next one, and the answer is the same but for the last digits of floats:
@@ -245,7 +209,7 @@ SETTINGS: dict[str, Setting] = {
     ),
     "compile": Setting(
         "background",
-        one_of("background", "wait"),
+        *_one_of("background", "wait"),
         """
         What a query on a GPU does whose kernels this machine has never compiled:
 
@@ -256,7 +220,8 @@ SETTINGS: dict[str, Setting] = {
     ),
     "kernel-cache": Setting(
         None,
-        DIRECTORIES,
+        "a directory, several as a list or with colons, or null",
+        lambda value: value,  # one that is no directory costs time, and no query its result
         """
         Directories in which compiled kernels are kept, for all processes of the machine: one, or
         several as a list or with colons between them. All are read, and the first that can be
@@ -268,17 +233,10 @@ SETTINGS: dict[str, Setting] = {
         `dask-gpuagg calibrate` keeps what it measured there.
         """,
     ),
-    "pool": Setting(
-        None,
-        POOL,
-        """
-        Device memory that `GpuWorker` makes a pool of on each worker, as `20GB`; `null` for none.
-        """,
-    ),
 }
 
 # for Dask's configuration
-DEFAULTS: dict[str, Any] = {"gpuagg": {name: one.default for name, one in SETTINGS.items()}}
+DEFAULTS: dict[str, Any] = {"gpuagg": {name: setting.default for name, setting in SETTINGS.items()}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +252,6 @@ class Settings:
     kernel: str
     compile: str
     kernel_cache: Any
-    pool: str | int | None
 
 
 # the section as last read, and its settings
@@ -302,13 +259,7 @@ _last: tuple[Any, Settings | None] = (None, None)
 
 
 def settings() -> Settings:
-    """The current settings.
-
-    Raises
-    ------
-    BadSetting
-        With the name, the value and what is allowed.
-    """
+    """The current settings; raises ``BadSetting`` with the name, the value and what is allowed."""
     global _last
     section = dask.config.config.get("gpuagg")
     # comparing the section is much cheaper than checking it; this is called for every node and task
@@ -323,12 +274,7 @@ def settings() -> Settings:
 
 
 def switch() -> bool | None:
-    """The setting ``gpuagg.enabled`` alone: errors in other settings concern group-bys only.
-
-    Raises
-    ------
-    BadSetting
-    """
+    """The setting ``gpuagg.enabled`` alone: errors in other settings concern group-bys only."""
     section = dask.config.config.get("gpuagg")
     value = section.get("enabled") if isinstance(section, dict) else None
     if value is None or isinstance(value, bool):  # every node of every query comes here
@@ -358,32 +304,17 @@ def _read(section: Any) -> Settings:
 
 
 def check(name: str, value: Any) -> Any:
-    """A value as the package uses it.
-
-    Parameters
-    ----------
-    name : str
-        A key of ``SETTINGS``.
-    value : object
-
-    Raises
-    ------
-    BadSetting
-    """
-    values = SETTINGS[name].values
+    """The value of a setting as the package uses it; raises ``BadSetting``."""
+    setting = SETTINGS[name]
     try:
-        return values.parse(value)
+        return setting.parse(value)
     except _REFUSED:
-        raise BadSetting(f"gpuagg.{name} is {value!r}; allowed: {values.allowed}") from None
+        raise BadSetting(f"gpuagg.{name} is {value!r}; allowed: {setting.allowed}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """The settings that travel with a task to the worker that runs it.
-
-    Workers, and a scheduler that makes the graph, have configurations of their own: the one that
-    counts is that of the client where the query was planned.
-    """
+    """The client's settings that travel with a task: workers have configurations of their own."""
 
     kernel: str
     fallback: str
@@ -408,10 +339,7 @@ def task_settings() -> TaskSettings:
 @contextmanager
 def using(of_task: TaskSettings | None) -> Iterator[None]:
     """Run what is inside by the settings of a task; by those around it for ``None``."""
-    if of_task is None:
-        yield
-        return
-    token = _of_task.set(of_task)
+    token = _of_task.set(of_task or _of_task.get())
     try:
         yield
     finally:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from dask_gpuagg import BadSetting
 from dask_gpuagg.cuda.choice.choose import KERNELS
 from dask_gpuagg.settings import DEFAULTS, SETTINGS, ChunkLimit, Settings, check, settings
-from dask_gpuagg.worker.plugin import GpuWorker
 from tests.running import ROOT, run_python
 
 BAD = {
@@ -28,7 +27,6 @@ BAD = {
     "deterministic": ["maybe", "", "2", None, 2, 0.5, []],
     # what is no directory costs a warning and time: tests/cuda/runtime/test_disk_cache.py
     "kernel-cache": [],
-    "pool": ["abc", "20 apples", -3, 0, "-1GB", True, [1], float("inf"), float("nan")],
 }
 SWITCHES = [
     *((value, True) for value in (True, 1, "true", "True", "yes", "on", "1", " ON ")),
@@ -49,7 +47,6 @@ GOOD = {
     "engine": [("auto", "auto"), ("device", "device")],
     "deterministic": SWITCHES,
     "kernel-cache": [(None, None), ("/tmp/x", "/tmp/x"), (["/x", "/y"], ["/x", "/y"]), (3, 3)],
-    "pool": [(None, None), ("20GB", "20GB"), (10, 10)],
 }
 
 
@@ -71,7 +68,6 @@ AS_SHIPPED = Settings(
     kernel="auto",
     compile="background",
     kernel_cache=None,
-    pool=None,
 )
 
 
@@ -104,7 +100,7 @@ def test_every_setting_has_a_text_and_is_on_the_page(name, page):
         SETTINGS[name].default, SETTINGS[name].default
     )
     assert text in page
-    assert SETTINGS[name].values.allowed in page
+    assert SETTINGS[name].allowed in page
     assert page.count(f"`DASK_GPUAGG__{name.upper().replace('-', '_')}`") == 2
 
 
@@ -112,7 +108,7 @@ def test_every_setting_has_a_text_and_is_on_the_page(name, page):
 def page(monkeypatch):
     """The generated page of the documentation."""
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
-    from settings_page import settings_page
+    from package_tables import settings_page
 
     return settings_page()
 
@@ -186,12 +182,7 @@ def test_both_spellings_are_one_name():
 def test_every_choice_is_explained(name):
     explained = re.findall(r"^ +- `(\S+)`: \S", SETTINGS[name].text, re.MULTILINE)
     assert sorted(explained) == sorted(CHOICES[name])
-    assert sorted(SETTINGS[name].values.allowed.split(", ")) == sorted(CHOICES[name])
-
-
-def test_the_pool_of_a_worker_is_checked():
-    with pytest.raises(BadSetting, match=r"gpuagg\.pool is '20 apples'"):
-        GpuWorker("20 apples", examples=[])
+    assert sorted(SETTINGS[name].allowed.split(", ")) == sorted(CHOICES[name])
 
 
 def test_the_error_pickles():

@@ -18,7 +18,6 @@ from distributed import WorkerPlugin
 from dask_gpuagg._version import __version__
 from dask_gpuagg.cuda.runtime import driver
 from dask_gpuagg.engines.device.memory import resources, spill_manager
-from dask_gpuagg.settings import check, settings
 from dask_gpuagg.worker.warmup import examples_of, usual_examples, warm
 
 # libcudf reads it with its first file: how many threads copy files to the device
@@ -33,8 +32,8 @@ class GpuWorker(WorkerPlugin):
     ----------
     pool : str or int, optional
         Device memory that RMM takes at once and hands out from then on: bytes, or text such as
-        ``"20GB"``. By default the configuration ``gpuagg.pool``; without either, memory stays
-        as it is. A resource that dask-cuda or the user has set is left alone.
+        ``"20GB"``. By default memory stays as it is. A resource that dask-cuda or the user has set
+        is left alone.
     examples : sequence of dask.dataframe collections, optional
         Group-bys whose kernels each worker compiles, or loads from the cache on disk, in the
         background: queries of the same types and aggregations then find them ready. By default
@@ -67,7 +66,7 @@ class GpuWorker(WorkerPlugin):
     def __init__(
         self, pool: str | int | None = None, examples: Sequence[Any] | None = None
     ) -> None:
-        self.pool = check("pool", pool) if pool is not None else settings().pool
+        self.pool = None if pool is None else parse_bytes(pool)
         self.examples = usual_examples() if examples is None else []
         for query in examples or ():
             self.examples += examples_of(query)

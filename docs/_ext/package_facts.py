@@ -17,13 +17,11 @@ from pathlib import Path
 import pandas as pd
 import result_tables
 from dask.dataframe import from_pandas
-from settings_page import settings_page
+from package_tables import device_table, meaning_table, settings_page, support_table
 from sphinx.application import Sphinx
 
 import dask_gpuagg
-from dask_gpuagg.engines.device.support import device_table
 from dask_gpuagg.picture import columns_of, drawn
-from dask_gpuagg.tables import meaning_table, support_table
 
 _ROOT = Path(__file__).parents[2]
 # ``docs/`` and ``kernels/`` are neighbours in the repository; in the build one holds the other.

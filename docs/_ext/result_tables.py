@@ -11,9 +11,10 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
+from package_tables import markdown
+
 from benchmarks import choice
 from dask_gpuagg.cuda.choice.costs import shipped
-from dask_gpuagg.tables import markdown
 
 _RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 _HOST = _RESULTS / "host.json"

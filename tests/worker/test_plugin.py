@@ -75,13 +75,11 @@ def test_a_heartbeat_that_reads_the_metrics_meanwhile(monkeypatch: pytest.Monkey
     assert list(fake.metrics) == ["a", "b", "dask_gpuagg"]
 
 
-def test_it_pickles_and_takes_the_configured_pool() -> None:
-    import dask
-
-    with dask.config.set({"gpuagg.pool": "3GB"}):
-        plugin = pickle.loads(pickle.dumps(dask_gpuagg.GpuWorker()))
-    assert plugin.pool == "3GB"
-    assert dask_gpuagg.GpuWorker("1GB").pool == "1GB"
+def test_it_pickles_and_takes_a_pool_in_words() -> None:
+    assert pickle.loads(pickle.dumps(dask_gpuagg.GpuWorker())).pool is None
+    assert pickle.loads(pickle.dumps(dask_gpuagg.GpuWorker("1GB"))).pool == 10**9
+    with pytest.raises(ValueError, match="apples"):
+        dask_gpuagg.GpuWorker("20 apples", examples=[])
 
 
 def test_the_usual_examples_pickle_and_can_be_switched_off() -> None:

@@ -11,7 +11,6 @@ from dask_gpuagg.cuda.runtime.driver import unavailable
 from dask_gpuagg.dtypes import DEVICE_CLASSES, dtype_class
 from dask_gpuagg.plan import Output, Plan, StateUse, Unsupported
 from dask_gpuagg.states import STATES
-from dask_gpuagg.tables import markdown
 
 # The most digits of a decimal of 64 bits.
 _DIGITS_OF_64_BITS = 18
@@ -77,7 +76,7 @@ def _has_unobserved(plan: Plan) -> bool:
     return not plan.observed and any(dtype_class(k.dtype) == "category" for k in plan.keys)
 
 
-def _classes(name: str) -> tuple[str, ...]:
+def device_classes(name: str) -> tuple[str, ...]:
     """The dtype classes of which the device engine makes an aggregation."""
     record = REGISTRY[name]
     if record.exact:  # an exact aggregation runs in the place of an approximate one
@@ -126,7 +125,7 @@ def _output_refusal(plan: Plan, output: Output, labels: int) -> Unsupported | No
         return None
     name, column = output.aggregation, plan.columns[output.column]
     cls = dtype_class(column.dtype)
-    if cls not in _classes(name):
+    if cls not in device_classes(name):
         return Unsupported(
             f"{name} of dtype {column.dtype} is not made on the device", name, column.label
         )
@@ -147,18 +146,3 @@ def _is_int32(value: Any) -> bool:
         return -(2**31) <= operator.index(value) < 2**31
     except TypeError:
         return False
-
-
-def device_table() -> str:
-    """Markdown table of what the device engine runs, by aggregation and dtype class.
-
-    Returns
-    -------
-    str
-    """
-    rows = []
-    for record in REGISTRY.values():
-        marks = ["yes" if cls in _classes(record.name) else "" for cls in DEVICE_CLASSES]
-        if any(marks):
-            rows.append([f"`{record.name}`", *marks])
-    return markdown(["aggregation", *DEVICE_CLASSES], rows)

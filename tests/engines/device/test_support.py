@@ -83,7 +83,7 @@ def test_the_device_takes_what_the_registry_takes() -> None:
         # an exact aggregation runs in the place of an approximate one
         classes = set() if record.exact else set(DEVICE_CLASSES)
         taken = record.accepts & classes
-        assert set(support._classes(record.name)) == taken - missing, record.name
+        assert set(support.device_classes(record.name)) == taken - missing, record.name
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -185,9 +185,3 @@ def test_without_a_device_the_reason_is_the_drivers(monkeypatch: pytest.MonkeyPa
         KEY, KEY, [Requested("k", "count", "k")], dropna=True, observed=True, sort=False
     )
     assert "no CUDA driver" in str(support.device_refusal(plan))
-
-
-def test_the_table_names_registered_aggregations_only() -> None:
-    rows = support.device_table().splitlines()[2:]
-    names = [row.split("`")[1] for row in rows]
-    assert names == [n for n, record in REGISTRY.items() if not record.exact]

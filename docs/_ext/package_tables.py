@@ -1,0 +1,63 @@
+"""Tables of the documentation that the package itself knows: aggregations, dtypes and settings."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterable, Sequence
+
+from dask_gpuagg.aggregations import REGISTRY
+from dask_gpuagg.dtypes import DEVICE_CLASSES, DTYPE_CLASSES
+from dask_gpuagg.engines.device.support import device_classes
+from dask_gpuagg.settings import SETTINGS
+
+
+def support_table() -> str:
+    """Aggregations against dtype classes: ``✓`` where our plan runs it."""
+    rows = [
+        [f"`{agg.name}`", *("✓" if cls in agg.accepts else "" for cls in DTYPE_CLASSES)]
+        for agg in REGISTRY.values()
+    ]
+    return markdown(["aggregation", *DTYPE_CLASSES], rows)
+
+
+def device_table() -> str:
+    """Aggregations against dtype classes: ``yes`` where the device engine runs it."""
+    rows = []
+    for name in REGISTRY:
+        marks = ["yes" if cls in device_classes(name) else "" for cls in DEVICE_CLASSES]
+        if any(marks):
+            rows.append([f"`{name}`", *marks])
+    return markdown(["aggregation", *DEVICE_CLASSES], rows)
+
+
+def meaning_table() -> str:
+    """By aggregation: its result, its treatment of nulls, how partials meet, where to write it."""
+    rows = []
+    for agg in REGISTRY.values():
+        where = "yes" if agg.in_agg else "method only"
+        if agg.in_agg and not agg.stock_agg:
+            where = "yes (stock Dask refuses it)"
+        rows.append([f"`{agg.name}`", agg.summary, agg.null_rule, agg.kind.value, where])
+    return markdown(["aggregation", "gives", "nulls", "combined by", "in `.agg`"], rows)
+
+
+def settings_page() -> str:
+    """A table of all settings, with default and environment variable, and a section for each."""
+    rows, sections = [], []
+    for name, setting in SETTINGS.items():
+        default = json.dumps(setting.default).strip('"')
+        variable = f"DASK_GPUAGG__{name.upper().replace('-', '_')}"
+        rows.append([f"[`gpuagg.{name}`](#gpuagg-{name})", f"`{default}`", f"`{variable}`"])
+        values = f"Default `{default}`, environment `{variable}`. Values: {setting.allowed}."
+        text = inspect.cleandoc(setting.text)
+        sections.append(f"(gpuagg-{name})=\n\n## `gpuagg.{name}`\n\n{values}\n\n{text}")
+    table = markdown(["setting", "default", "environment"], rows)
+    return "\n\n".join([table, *sections]) + "\n"
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of cells."""
+    rule = "|" + " --- |" * len(head)
+    body = ["| " + " | ".join(cells) + " |" for cells in (head, *rows)]
+    return "\n".join([body[0], rule, *body[1:]])
