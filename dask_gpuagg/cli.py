@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import dask_gpuagg
-from dask_gpuagg.explain import explained_as_lowered
+from dask_gpuagg.explain import explained
 from dask_gpuagg.reporting.events import Planned, Refused, listening
 
 PROG = "dask-gpuagg"
@@ -143,7 +143,7 @@ def _explain(command: Command, options: argparse.Namespace) -> int:
     def show(event: Planned | Refused) -> None:
         if event.node._name not in shown:
             shown.add(event.node._name)
-            print(explained_as_lowered(event), file=sys.stderr)
+            print(explained(event), file=sys.stderr)
 
     with listening(show, Planned, Refused):
         return _program(command, options)

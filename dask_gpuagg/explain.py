@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,21 +13,28 @@ from dask_gpuagg.cluster import cluster_problem, protocol
 from dask_gpuagg.engines import DEVICE, HOST
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.activation import as_if_enabled, is_enabled
-from dask_gpuagg.picture import report
+from dask_gpuagg.picture import columns_of, drawn
 from dask_gpuagg.plan import Plan, Unsupported
 from dask_gpuagg.planning.lower import Physical, described
 from dask_gpuagg.planning.query import Routing, where_it_runs
 from dask_gpuagg.profiling import last_runs
 from dask_gpuagg.reporting.events import Planned, Refused
 from dask_gpuagg.reporting.fallbacks import Reason
-from dask_gpuagg.reporting.text import count_text, size_text, time_text
+from dask_gpuagg.reporting.text import (
+    count_text,
+    escaped,
+    html_table,
+    page,
+    size_text,
+    time_text,
+)
 from dask_gpuagg.settings import switch
 
 if TYPE_CHECKING:
     from dask_gpuagg.cuda.aggregate import Run
 
-# calls of kernels that are shown of a query
-_SHOWN = 20
+# runs that are shown of a query: calls of kernels in the text, and all in the picture
+_SHOWN, _BELOW_PICTURE = 20, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,45 +81,53 @@ class Explained:
     def lines(self) -> list[tuple[str, str]]:
         """Titles and texts."""
         lines = [("engine", self.engine)]
-        if self.plan is not None and self.decision is not None and self.physical is not None:
-            physical = self.physical
-            for line in str(self.plan).splitlines():
-                title, _, text = line.partition(" ")
-                lines.append((title, text.strip()))
-            lines.append(("groups", self.groups or "not estimated"))
-            if physical.chunks:
-                lines.append(("chunks", physical.chunks))
-            reason = physical.reason or self.decision.reason
-            lines.append(("merge", f"{physical}: {reason}"))
-            lines.append(("tasks", ", ".join(f"{n:,} {step}" for step, n in physical.tasks)))
-            if physical.nbytes is not None:
-                lines.append(("bytes", f"at most about {size_text(physical.nbytes)} of partials"))
-            if self.transfer:
-                lines.append(("transfer", self.transfer))
-        return lines + [("because", str(reason)) for reason in self.reasons]
+        physical = self.physical
+        if self.plan is None or self.decision is None or physical is None:
+            return lines + [("because", str(reason)) for reason in self.reasons]
+        for line in str(self.plan).splitlines():
+            title, _, text = line.partition(" ")
+            lines.append((title, text.strip()))
+        nbytes = physical.nbytes
+        tasks = ", ".join(f"{n:,} {step}" for step, n in physical.tasks)
+        more = {
+            "groups": self.groups or "not estimated",
+            "chunks": physical.chunks,
+            "merge": f"{physical}: {physical.reason or self.decision.reason}",
+            "tasks": tasks,
+            "bytes": "" if nbytes is None else f"at most about {size_text(nbytes)} of partials",
+            "transfer": self.transfer,
+        }
+        return lines + [(title, text) for title, text in more.items() if text]
 
     def ran(self) -> list[str]:
         """What ran: on the host each step, on the device the latest calls of the kernels."""
-        device = [str(run) for run in self.runs if run.decision.kernel != HOST]
+        texts, calls = [], []
         steps: dict[str, list[Run]] = {}
         for run in self.runs:
             if run.decision.kernel == HOST:
                 steps.setdefault(run.step, []).append(run)
-        texts = []
+            else:
+                calls.append(str(run))
         for step, runs in steps.items():
             rows, groups = sum(run.rows for run in runs), sum(run.groups for run in runs)
             seconds = time_text(sum(run.seconds for run in runs))
             tasks = count_text(len(runs), "task")
             texts.append(f"{step}, {HOST}: {tasks} from {rows:,} rows to {groups:,}, {seconds}")
-        if len(device) > _SHOWN:
-            texts.append(f"{len(device) - _SHOWN:,} earlier, then")
-        return [*texts, *device[-_SHOWN:]]
+        if len(calls) > _SHOWN:
+            texts.append(f"{len(calls) - _SHOWN:,} earlier, then")
+        return [*texts, *calls[-_SHOWN:]]
 
     def __str__(self) -> str:
         lines = [f"group-by {self.what}"]
         lines += [f"{title:<8} {text}" for title, text in self.lines()]
         lines += [f"ran      {text}" for text in self.ran()]
         return "\n  ".join(lines)
+
+    def _html(self) -> str:
+        picture = "" if self.physical is None else drawn(columns_of(self.physical, self.groups))
+        lines = [*self.lines(), *(("ran", text) for text in self.ran()[-_BELOW_PICTURE:])]
+        table = html_table(("", ""), [[*map(escaped, line)] for line in lines], text=True)
+        return f"<h4>group-by {escaped(self.what)}</h4>{picture}{table}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +151,10 @@ class Explanation:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return report(self.off if self.groupbys else "", self.groupbys)
+        if not self.groupbys:
+            return page(f"<p>{self}</p>")
+        off = f'<p class="off">{escaped(self.off)}</p>' if self.off else ""
+        return page(off, *(groupby._html() for groupby in self.groupbys))
 
 
 def explain(query: Any) -> Explanation:
@@ -167,11 +186,11 @@ def explain(query: Any) -> Explanation:
         expr: Expr = _ExprSequence(*several)
     else:
         expr = _expression(query)
-    plans: dict[str, Planned | str] = {}
+    events: dict[str, Planned | Refused] = {}
 
     def note(event: Any) -> None:
         if isinstance(event, Planned | Refused):
-            plans[event.node._name] = event if isinstance(event, Planned) else event.reason
+            events[event.node._name] = event
 
     with as_if_enabled(note):
         problem = cluster_problem()
@@ -191,7 +210,8 @@ def explain(query: Any) -> Explanation:
                 # the query itself raises the same
                 why = f"the query cannot be lowered: {error!r}"
         groupbys = [
-            _explained(node, refused[name], plans.get(name, why)) for name, node in nodes.items()
+            explained(events.get(name, Refused(node, why)), refused[name])
+            for name, node in nodes.items()
         ]
     return Explanation(tuple(groupbys), _off())
 
@@ -222,24 +242,18 @@ def _off() -> str:
     return "the plugin is OFF (dask_gpuagg.enable() switches it on); if it were on:"
 
 
-def _explained(node: Any, refused: list[Unsupported], plan: Planned | str) -> Explained:
-    """A group-by with its plan, or the reason why it has none."""
-    call = logical.describe(node)
-    if isinstance(plan, str):
-        refused = refused or [Unsupported(plan)]
-    if refused or isinstance(plan, str):
+def explained(event: Planned | Refused, refused: Sequence[Unsupported] = ()) -> Explained:
+    """A group-by as it is lowered: its plan, or the reasons why it has none."""
+    call = logical.describe(event.node)
+    if refused or isinstance(event, Refused):
+        refused = refused or [Unsupported(event.reason)]
         return Explained(call, "stock Dask", None, None, tuple(map(Reason.of, refused)))
-    query = plan.query
+    query = event.query
     engine = where_it_runs(query) or "stock Dask"
-    physical = described(query, plan.decision, plan.nodes)
+    physical = described(query, event.decision, event.nodes)
     transfer = _transfer() if engine == DEVICE and physical.workers > 1 else ""
     runs = last_runs(query.plan)
-    return Explained(call, engine, query.plan, plan.decision, (), physical, transfer, runs)
-
-
-def explained_as_lowered(event: Planned | Refused) -> Explained:
-    """A group-by as it is being lowered."""
-    return _explained(event.node, [], event if isinstance(event, Planned) else event.reason)
+    return Explained(call, engine, query.plan, event.decision, (), physical, transfer, runs)
 
 
 def _transfer() -> str:

@@ -286,9 +286,9 @@ class TestPicture:
         (found,) = explanation.groupbys
         columns = columns_of(found.physical, found.groups)
         assert columns[0].number == npartitions
-        assert [c.title for c in columns][0::3] == ["partitions", "outputs"] or len(columns) == 3
+        assert columns[-1].number == found.physical.outputs
         for column in columns:
-            assert column.title.removesuffix("s") in text
+            assert column.title in text
             assert column.under in text
 
     def test_labels_are_escaped(self):
