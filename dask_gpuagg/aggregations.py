@@ -22,12 +22,13 @@ algebraic, and holistic; the second one is holistic but reducible):
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from dask_gpuagg.dtypes import DTYPE_CLASSES, INTEGRAL, NUMERIC, TEMPORAL
+from dask_gpuagg.dtypes import DTYPE_CLASSES, INTEGRAL, NUMERIC, TEMPORAL, TEXT
 from dask_gpuagg.states import STATES, State
 
 __all__ = [
@@ -59,24 +60,19 @@ class Aggregation:
     kind : Kind
         How partial results merge.
     states : mapping of str to tuple of str
-        For ``MERGEABLE``: by dtype class of the input, the states to keep. The keys are the
-        accepted dtype classes. For the other kinds every value is empty.
+        By accepted dtype class of the input: for ``MERGEABLE`` the states, else nothing.
     result : str
         Rule for the result's dtype: ``same`` as the input, ``sum`` (64 bit, narrowed to the
         input's width where every value fits, as pandas does), ``float``, ``count``, ``bool``,
         ``label`` (the index's dtype), ``object`` or ``key`` (the values join the index).
-    null_rule : str
-        What happens to nulls, in words, for the documentation.
-    summary : str
-        One line for the documentation.
+    null_rule, summary : str
+        What happens to nulls, and what it gives, in words for the documentation.
     order_sensitive : bool
         Whether the result depends on the order of rows.
     parameters : tuple of str
         Keyword arguments that are understood (``functools.partial(np.var, ddof=0)``).
-    in_agg : bool
-        Whether ``.agg`` accepts the name (the others are methods only).
-    stock_agg : bool
-        Whether stock Dask accepts the name in ``.agg``.
+    in_agg, stock_agg : bool
+        Whether ``.agg`` accepts the name (the others are methods only), and that of stock Dask.
     of_no_rows : object
         What cuDF gives for a group without rows, which ``observed=False`` asks for; ``None`` is
         null.
@@ -114,17 +110,16 @@ class Aggregation:
     shapes: tuple[str, ...] = ()
     reproducible: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rounds: tuple[str, ...] = ()
-    accepts: frozenset[str] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "states", MappingProxyType(dict(self.states)))
-        object.__setattr__(self, "reproducible", MappingProxyType(dict(self.reproducible)))
-        object.__setattr__(self, "accepts", frozenset(self.states))
+    @property
+    def accepts(self) -> frozenset[str]:
+        """The dtype classes that it takes."""
+        return frozenset(self.states)
 
     def states_of(self, cls: str, deterministic: bool) -> tuple[str, ...] | None:
         """The states to keep of a dtype class; None of one that is not accepted."""
-        known = self.states.get(cls)
-        return self.reproducible.get(cls, known) if deterministic else known
+        states = self.states.get(cls)
+        return self.reproducible.get(cls, states) if deterministic else states
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return _lookup, (self.name,)
@@ -134,267 +129,243 @@ def _lookup(name: str) -> Aggregation:
     return REGISTRY[name]
 
 
-_SKIPS = "nulls are skipped; a group without values gives null"
-_NUMBERS_AND_TIMES = (*NUMERIC, *TEMPORAL)
+def _by_class(*pairs: tuple[Iterable[str], tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+    return MappingProxyType({cls: states for classes, states in pairs for cls in classes})
 
 
-def _by_class(*pairs: tuple[tuple[str, ...], tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    return {cls: states for classes, states in pairs for cls in classes}
-
-
-def _same(state: str, *classes: str) -> dict[str, tuple[str, ...]]:
+def _each(state: str, *classes: str) -> Mapping[str, tuple[str, ...]]:
     return _by_class((classes, (state,)))
 
 
-def _counted(name: str, null_rule: str, summary: str) -> Aggregation:
-    states = _same(name, *DTYPE_CLASSES)
-    return Aggregation(name, Kind.MERGEABLE, states, "count", null_rule, summary, of_no_rows=0)
+_SKIPS = "nulls are skipped; a group without values gives null"
+_ORDERED = (*NUMERIC, *TEMPORAL)
+_PLAIN = ("int", "uint", "float")
+_EVERY = _by_class((DTYPE_CLASSES, ()))
 
+# records that have much in common
+_count = partial(Aggregation, kind=Kind.MERGEABLE, result="count", of_no_rows=0)
+_value = partial(Aggregation, kind=Kind.MERGEABLE, result="same", null_rule=_SKIPS)
+_spread = partial(
+    Aggregation,
+    kind=Kind.MERGEABLE,
+    states=_each("moments", *NUMERIC, "decimal"),
+    result="float",
+    null_rule="nulls are skipped; ddof or fewer values give null",
+    parameters=("ddof",),
+    rounds=(*NUMERIC, "decimal"),
+)
+_truth = partial(Aggregation, kind=Kind.MERGEABLE, result="bool", stock_agg=False)
+_label = partial(
+    Aggregation,
+    kind=Kind.MERGEABLE,
+    result="label",
+    null_rule="nulls are skipped; a group without values is an error, as in pandas",
+    order_sensitive=True,
+    parameters=("skipna",),
+    stock_agg=False,
+)
+_quantile = partial(
+    Aggregation,
+    kind=Kind.WHOLE,
+    states=_by_class((_ORDERED, ())),
+    result="float",
+    null_rule=_SKIPS,
+    kernels=_ORDERED,
+)
+_sketch = partial(Aggregation, kind=Kind.SKETCH, stock_agg=False)
+_top = partial(
+    _sketch,
+    states=_by_class((_PLAIN, ())),
+    result="object",
+    null_rule="nulls are skipped; a group without values gives an empty list",
+    parameters=("n",),
+    shapes=("n",),
+)
+_matrix = partial(
+    Aggregation,
+    kind=Kind.MERGEABLE,
+    states=_each("comoments", *NUMERIC),
+    result="float",
+    null_rule="pairs with a null are skipped",
+    in_agg=False,
+    stock_agg=False,
+    rounds=NUMERIC,
+)
 
-def _one_value(name: str, summary: str, order_sensitive: bool = False) -> Aggregation:
-    states = _same(name, *DTYPE_CLASSES)
-    return Aggregation(name, Kind.MERGEABLE, states, "same", _SKIPS, summary, order_sensitive)
-
-
-def _spread(name: str, power: int, summary: str, stock_agg: bool = True) -> Aggregation:
-    return Aggregation(
-        name,
-        Kind.MERGEABLE,
-        _same("moments", *NUMERIC, "decimal"),
-        "float",
-        "nulls are skipped; ddof or fewer values give null",
-        summary,
-        parameters=("ddof",),
-        stock_agg=stock_agg,
-        power=power,
-        rounds=(*NUMERIC, "decimal"),
-    )
-
-
-def _truth(name: str, of_no_rows: bool, summary: str) -> Aggregation:
-    return Aggregation(
-        name,
-        Kind.MERGEABLE,
-        _same(name, *NUMERIC, "string", "object"),
-        "bool",
-        f"nulls are skipped; a group without values gives {of_no_rows}",
-        summary,
+_RECORDS = (
+    Aggregation(
+        "sum",
+        kind=Kind.MERGEABLE,
+        states=_by_class(
+            (INTEGRAL, ("isum",)),
+            (("float",), ("fsum",)),
+            (("timedelta", "decimal"), ("osum",)),
+            (TEXT, ("concat",)),
+        ),
+        result="sum",
+        null_rule="nulls are skipped; a group without values gives 0",
+        summary="sum; integers wrap modulo 2**64, float32 accumulates in float64",
+        reproducible=_each("xsum", "float"),
+        rounds=("object",),
+    ),
+    Aggregation(
+        "prod",
+        kind=Kind.MERGEABLE,
+        states=_by_class((INTEGRAL, ("iprod",)), (("float",), ("fprod",))),
+        result="sum",
+        null_rule="nulls are skipped; a group without values gives 1",
+        summary="product; integers wrap modulo 2**64",
+        rounds=("float",),
+    ),
+    _count(
+        "count",
+        states=_each("count", *DTYPE_CLASSES),
+        null_rule="nulls are not counted",
+        summary="number of non-null values",
+    ),
+    _count(
+        "size",
+        states=_each("size", *DTYPE_CLASSES),
+        null_rule="nulls are counted",
+        summary="number of rows",
+    ),
+    _value("min", states=_each("min", *DTYPE_CLASSES), summary="smallest value"),
+    _value("max", states=_each("max", *DTYPE_CLASSES), summary="largest value"),
+    Aggregation(
+        "mean",
+        kind=Kind.MERGEABLE,
+        states=_by_class(
+            (NUMERIC, ("fsum", "count")),
+            (TEMPORAL, ("limbs", "count")),
+            (("decimal",), ("osum", "count")),
+        ),
+        result="float",
+        null_rule=_SKIPS,
+        summary="arithmetic mean, summed in float64 (datetimes exactly, in two integer halves)",
+        reproducible=_each("xsum", *NUMERIC),
+    ),
+    _spread(
+        "var", power=0, summary="variance from centred second moments (Chan, Golub, LeVeque 1979)"
+    ),
+    _spread("std", power=1, summary="standard deviation, from the same states as var"),
+    _spread(
+        "sem",
+        power=2,
+        summary="standard error of the mean, from the same states as var",
         stock_agg=False,
-        of_no_rows=of_no_rows,
-    )
-
-
-def _label(name: str, summary: str) -> Aggregation:
-    return Aggregation(
-        name,
-        Kind.MERGEABLE,
-        _same(name, *_NUMBERS_AND_TIMES),
-        "label",
-        "nulls are skipped; a group without values is an error, as in pandas",
-        summary,
+    ),
+    _value(
+        "first",
+        states=_each("first", *DTYPE_CLASSES),
+        summary="first non-null value in row order",
         order_sensitive=True,
-        parameters=("skipna",),
+    ),
+    _value(
+        "last",
+        states=_each("last", *DTYPE_CLASSES),
+        summary="last non-null value in row order",
+        order_sensitive=True,
+    ),
+    _truth(
+        "any",
+        states=_each("any", *NUMERIC, *TEXT),
+        null_rule="nulls are skipped; a group without values gives False",
+        summary="whether any value is true",
+        of_no_rows=False,
+    ),
+    _truth(
+        "all",
+        states=_each("all", *NUMERIC, *TEXT),
+        null_rule="nulls are skipped; a group without values gives True",
+        summary="whether every value is true",
+        of_no_rows=True,
+    ),
+    _count(
+        "nunique",
+        kind=Kind.DISTINCT,
+        states=_EVERY,
+        null_rule="nulls are not counted",
+        summary="number of distinct values",
         stock_agg=False,
-    )
-
-
-def _quantile(
-    name: str, summary: str, parameters: tuple[str, ...] = (), stock_agg: bool = True
-) -> Aggregation:
-    return Aggregation(
-        name,
-        Kind.WHOLE,
-        _by_class((_NUMBERS_AND_TIMES, ())),
-        "float",
-        _SKIPS,
-        summary,
-        parameters=parameters,
-        stock_agg=stock_agg,
-        kernels=_NUMBERS_AND_TIMES,
-    )
-
-
-def _sketch(
-    name: str,
-    exact: str,
-    classes: tuple[str, ...],
-    result: str,
-    null_rule: str,
-    summary: str,
-    parameters: tuple[str, ...] = (),
-    rounds: tuple[str, ...] = (),
-) -> Aggregation:
-    return Aggregation(
-        name,
-        Kind.SKETCH,
-        _by_class((classes, ())),
-        result,
-        null_rule,
-        summary,
-        parameters=parameters,
-        stock_agg=False,
-        exact=exact,
-        rounds=rounds,
-    )
-
-
-def _top(name: str, summary: str) -> Aggregation:
-    return Aggregation(
-        name,
-        Kind.SKETCH,
-        _by_class((("int", "uint", "float"), ())),
-        "object",
-        "nulls are skipped; a group without values gives an empty list",
-        summary,
-        parameters=("n",),
-        stock_agg=False,
-        shapes=("n",),
-    )
-
-
-def _matrix(name: str, summary: str, parameters: tuple[str, ...] = ()) -> Aggregation:
-    return Aggregation(
-        name,
-        Kind.MERGEABLE,
-        _same("comoments", *NUMERIC),
-        "float",
-        "pairs with a null are skipped",
-        summary,
-        parameters=parameters,
+        kernels=_ORDERED,
+    ),
+    Aggregation(
+        "unique",
+        kind=Kind.DISTINCT,
+        states=_EVERY,
+        result="object",
+        null_rule="null is a value",
+        summary="distinct values in order of appearance",
+        order_sensitive=True,
         in_agg=False,
         stock_agg=False,
-        rounds=NUMERIC,
-    )
+    ),
+    _label(
+        "idxmin",
+        states=_each("idxmin", *_ORDERED),
+        summary="index label of the first smallest value",
+    ),
+    _label(
+        "idxmax",
+        states=_each("idxmax", *_ORDERED),
+        summary="index label of the first largest value",
+    ),
+    _quantile("median", summary="median; needs all rows of a group"),
+    _quantile(
+        "quantile",
+        summary="one quantile (0.5 unless q is given); needs all rows of a group",
+        parameters=("q", "interpolation"),
+        stock_agg=False,
+    ),
+    Aggregation(
+        "list",
+        kind=Kind.WHOLE,
+        states=_EVERY,
+        result="object",
+        null_rule="nulls are kept",
+        summary="the group's values in row order",
+        order_sensitive=True,
+    ),
+    _sketch(
+        "nunique_approx",
+        exact="nunique",
+        states=_by_class(
+            ((*_ORDERED, "string", "category", "date", "time", "binary"), ()),
+        ),
+        result="count",
+        null_rule="nulls are not counted",
+        summary="number of distinct values, with a standard error of 1.6 % (HyperLogLog)",
+    ),
+    _sketch(
+        "quantile_approx",
+        exact="quantile",
+        states=_by_class((_PLAIN, ())),
+        result="float",
+        null_rule=_SKIPS,
+        summary="one quantile (0.5 unless q is given) of a rank within 1 % (compacted samples)",
+        parameters=("q",),
+        rounds=_PLAIN,
+    ),
+    _top(
+        "nlargest", summary="list of the n largest values (5 unless n is given), the largest first"
+    ),
+    _top("nsmallest", summary="list of the n smallest values, the smallest first"),
+    _matrix(
+        "cov",
+        summary="covariance matrix of each group, from pairwise co-moments",
+        parameters=("ddof",),
+    ),
+    _matrix("corr", summary="correlation matrix of each group, from pairwise co-moments"),
+    Aggregation(
+        "value_counts",
+        kind=Kind.MERGEABLE,
+        states=_each("size", *DTYPE_CLASSES),
+        result="key",
+        null_rule="nulls are not counted",
+        summary="number of rows of each distinct value; the value joins the index",
+        in_agg=False,
+        stock_agg=False,
+    ),
+)
 
-
-def _aggregations() -> tuple[Aggregation, ...]:
-    every = _by_class((DTYPE_CLASSES, ()))
-    return (
-        Aggregation(
-            "sum",
-            Kind.MERGEABLE,
-            _by_class(
-                (INTEGRAL, ("isum",)),
-                (("float",), ("fsum",)),
-                (("timedelta", "decimal"), ("osum",)),
-                (("string", "object"), ("concat",)),
-            ),
-            "sum",
-            "nulls are skipped; a group without values gives 0",
-            "sum; integers wrap modulo 2**64, float32 accumulates in float64",
-            reproducible=_same("xsum", "float"),
-            rounds=("object",),
-        ),
-        Aggregation(
-            "prod",
-            Kind.MERGEABLE,
-            _by_class((INTEGRAL, ("iprod",)), (("float",), ("fprod",))),
-            "sum",
-            "nulls are skipped; a group without values gives 1",
-            "product; integers wrap modulo 2**64",
-            rounds=("float",),
-        ),
-        _counted("count", "nulls are not counted", "number of non-null values"),
-        _counted("size", "nulls are counted", "number of rows"),
-        _one_value("min", "smallest value"),
-        _one_value("max", "largest value"),
-        Aggregation(
-            "mean",
-            Kind.MERGEABLE,
-            _by_class(
-                (NUMERIC, ("fsum", "count")),
-                (TEMPORAL, ("limbs", "count")),
-                (("decimal",), ("osum", "count")),
-            ),
-            "float",
-            _SKIPS,
-            "arithmetic mean, summed in float64 (datetimes exactly, in two integer halves)",
-            reproducible=_same("xsum", *NUMERIC),
-        ),
-        _spread("var", 0, "variance from centred second moments (Chan, Golub, LeVeque 1979)"),
-        _spread("std", 1, "standard deviation, from the same states as var"),
-        _spread("sem", 2, "standard error of the mean, from the same states as var", False),
-        _one_value("first", "first non-null value in row order", order_sensitive=True),
-        _one_value("last", "last non-null value in row order", order_sensitive=True),
-        _truth("any", False, "whether any value is true"),
-        _truth("all", True, "whether every value is true"),
-        Aggregation(
-            "nunique",
-            Kind.DISTINCT,
-            every,
-            "count",
-            "nulls are not counted",
-            "number of distinct values",
-            stock_agg=False,
-            of_no_rows=0,
-            kernels=_NUMBERS_AND_TIMES,
-        ),
-        Aggregation(
-            "unique",
-            Kind.DISTINCT,
-            every,
-            "object",
-            "null is a value",
-            "distinct values in order of appearance",
-            order_sensitive=True,
-            in_agg=False,
-            stock_agg=False,
-        ),
-        _label("idxmin", "index label of the first smallest value"),
-        _label("idxmax", "index label of the first largest value"),
-        _quantile("median", "median; needs all rows of a group"),
-        _quantile(
-            "quantile",
-            "one quantile (0.5 unless q is given); needs all rows of a group",
-            parameters=("q", "interpolation"),
-            stock_agg=False,
-        ),
-        Aggregation(
-            "list",
-            Kind.WHOLE,
-            every,
-            "object",
-            "nulls are kept",
-            "the group's values in row order",
-            order_sensitive=True,
-        ),
-        _sketch(
-            "nunique_approx",
-            "nunique",
-            (*_NUMBERS_AND_TIMES, "string", "category", "date", "time", "binary"),
-            "count",
-            "nulls are not counted",
-            "number of distinct values, with a standard error of 1.6 % (HyperLogLog)",
-        ),
-        _sketch(
-            "quantile_approx",
-            "quantile",
-            ("int", "uint", "float"),
-            "float",
-            _SKIPS,
-            "one quantile (0.5 unless q is given) of a rank within 1 % (compacted samples)",
-            parameters=("q",),
-            rounds=("int", "uint", "float"),
-        ),
-        _top("nlargest", "list of the n largest values (5 unless n is given), the largest first"),
-        _top("nsmallest", "list of the n smallest values, the smallest first"),
-        _matrix(
-            "cov",
-            "covariance matrix of each group, from pairwise co-moments",
-            parameters=("ddof",),
-        ),
-        _matrix("corr", "correlation matrix of each group, from pairwise co-moments"),
-        Aggregation(
-            "value_counts",
-            Kind.MERGEABLE,
-            _same("size", *DTYPE_CLASSES),
-            "key",
-            "nulls are not counted",
-            "number of rows of each distinct value; the value joins the index",
-            in_agg=False,
-            stock_agg=False,
-        ),
-    )
-
-
-REGISTRY: Mapping[str, Aggregation] = MappingProxyType({a.name: a for a in _aggregations()})
+REGISTRY: Mapping[str, Aggregation] = MappingProxyType({a.name: a for a in _RECORDS})

@@ -26,45 +26,19 @@ def make_plan(
     sort: bool,
     deterministic: bool = False,
 ) -> Plan:
-    """Decompose the requested outputs into shared, de-duplicated states.
+    """Decompose the requested outputs into shared states; ``dtypes`` are columns that may be read.
 
-    Parameters
-    ----------
-    keys : sequence of Column
-    dtypes : sequence of Column
-        The columns that may be read, with their dtypes.
-    requested : sequence of Requested
-    dropna, observed, sort : bool
-    deterministic : bool
-        Whether no output may depend on the order in which rows are added up.
-
-    Returns
-    -------
-    Plan
-
-    Raises
-    ------
-    Unsupported
-        For the first output that the registry does not admit; ``reasons`` lists them all.
+    Raises ``Unsupported`` for the first output that the registry does not admit.
     """
     of_label = _by_label(dtypes)
-    for request in requested:
-        refusal = _refusal(request, of_label, deterministic)
-        if refusal is not None:
-            raise refusal
+    for refusal in reasons(dtypes, requested, deterministic):
+        raise refusal
     builder = _Builder(of_label, deterministic)
-    outputs = [builder.output(request) for request in requested]
+    outputs = tuple(builder.output(request) for request in requested)
+    of_values = any(o.custom is None and REGISTRY[o.aggregation].result == "key" for o in outputs)
     return Plan(
-        tuple(keys),
-        tuple(builder.columns),
-        tuple(builder.states),
-        tuple(outputs),
-        dropna,
-        observed,
-        sort,
-        "values"
-        if any(o.custom is None and REGISTRY[o.aggregation].result == "key" for o in outputs)
-        else "groups",
+        *(tuple(keys), tuple(builder.columns), tuple(builder.states), outputs),
+        *(dropna, observed, sort, "values" if of_values else "groups"),
         deterministic=deterministic,
     )
 
@@ -81,14 +55,11 @@ def make_matrix_plan(
     deterministic: bool = False,
 ) -> Plan:
     """Plan of ``cov`` or ``corr``: one co-moment state per unordered pair of columns."""
-    of_label = _by_label(columns)
     # Dask hands the same arguments to both
     understood = tuple(p for p in parameters if p[0] in REGISTRY[aggregation].parameters)
-    for column in columns:
-        request = Requested(None, aggregation, column.label, understood)
-        refusal = _refusal(request, of_label, deterministic)
-        if refusal is not None:
-            raise refusal
+    requested = [Requested(None, aggregation, column.label, understood) for column in columns]
+    for refusal in reasons(columns, requested, deterministic):
+        raise refusal
     pairs = combinations_with_replacement(range(len(columns)), 2)
     states = tuple(StateUse("comoments", pair) for pair in pairs)
     outputs = tuple(
@@ -100,19 +71,10 @@ def make_matrix_plan(
 
 
 def retyped(plan: Plan, dtypes: Sequence[Any]) -> Plan:
-    """The plan of the same outputs for columns of other dtypes than the promised ones.
+    """A plan's outputs for columns of other dtypes, one per column, than the promised ones.
 
-    Parameters
-    ----------
-    plan : Plan
-    dtypes : sequence of dtypes
-        One per column.
-
-    Returns
-    -------
-    Plan
-        With the same columns, tables and outputs. Its states may be others: a sum of integers
-        and a sum of floats are. An aggregation that does not accept a dtype keeps its states.
+    Columns, tables and outputs stay. States may be others: a sum of integers and a sum of floats
+    are. An aggregation that does not accept a dtype keeps its states.
     """
     pairs = list(zip(plan.columns, dtypes, strict=True))
     found = frozenset(i for i, (column, dtype) in enumerate(pairs) if column.dtype != dtype)

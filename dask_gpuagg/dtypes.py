@@ -28,35 +28,49 @@ _NUMPY_KINDS = {
 }
 
 
+_PANDAS_CLASSES: dict[type, str] = {
+    pd.CategoricalDtype: "category",
+    pd.StringDtype: "string",
+    pd.DatetimeTZDtype: "datetime",
+    pd.PeriodDtype: "period",
+    pd.SparseDtype: "other",
+}
+_ARROW_CLASSES = {
+    "bool": [pa.types.is_boolean],
+    "int": [pa.types.is_signed_integer],
+    "uint": [pa.types.is_unsigned_integer],
+    "float": [pa.types.is_floating],
+    "datetime": [pa.types.is_timestamp],
+    "timedelta": [pa.types.is_duration],
+    "decimal": [pa.types.is_decimal],
+    "string": [pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view],
+    "date": [pa.types.is_date],
+    "time": [pa.types.is_time],
+    "binary": [
+        *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
+        pa.types.is_fixed_size_binary,
+    ],
+}
+
+
 def dtype_class(dtype: Any) -> str:
-    """Class of a dtype, as the registry names it.
+    """Class of a dtype of NumPy, pandas or cuDF, as the registry names it.
 
-    Parameters
-    ----------
-    dtype : numpy.dtype or pandas ExtensionDtype
-
-    Returns
-    -------
-    str
-        One of ``DTYPE_CLASSES``, or ``other`` for what no aggregation of the
-        registry accepts (interval, sparse, complex, nested Arrow types).
+    It is one of ``DTYPE_CLASSES``, or ``other`` for what no aggregation accepts (interval, sparse,
+    complex, nested Arrow types).
     """
     if isinstance(dtype, np.dtype):
         return _NUMPY_KINDS.get(dtype.kind, "other")
-    if isinstance(dtype, pd.CategoricalDtype):
-        return "category"
-    if type(dtype).__module__.startswith("cudf."):
-        return _cudf_class(type(dtype).__name__)
-    if isinstance(dtype, pd.StringDtype):
-        return "string"
-    if isinstance(dtype, pd.DatetimeTZDtype):
-        return "datetime"
+    for kind, name in _PANDAS_CLASSES.items():
+        if isinstance(dtype, kind):
+            return name
+    if type(dtype).__module__.startswith("cudf."):  # which only users of cuDF can import
+        name = type(dtype).__name__
+        if name == "CategoricalDtype":
+            return "category"
+        return "decimal" if name.startswith("Decimal") else "other"
     if isinstance(dtype, pd.ArrowDtype):
         return _arrow_class(dtype.pyarrow_dtype)
-    if isinstance(dtype, pd.PeriodDtype):
-        return "period"
-    if isinstance(dtype, pd.SparseDtype):
-        return "other"
     # what is left are the masked dtypes (Int64, Float32, boolean) and foreign extensions
     numpy_dtype = getattr(dtype, "numpy_dtype", None)
     if isinstance(numpy_dtype, np.dtype) and numpy_dtype.kind in "biuf":
@@ -64,45 +78,16 @@ def dtype_class(dtype: Any) -> str:
     return "other"
 
 
-def _cudf_class(name: str) -> str:
-    """Class of one of cuDF's own dtypes, which only users of cuDF can import."""
-    if name == "CategoricalDtype":
-        return "category"
-    return "decimal" if name.startswith("Decimal") else "other"
-
-
 def _arrow_class(dtype: pa.DataType) -> str:
-    tests = (
-        (pa.types.is_boolean, "bool"),
-        (pa.types.is_signed_integer, "int"),
-        (pa.types.is_unsigned_integer, "uint"),
-        (pa.types.is_floating, "float"),
-        (pa.types.is_timestamp, "datetime"),
-        (pa.types.is_duration, "timedelta"),
-        (pa.types.is_decimal, "decimal"),
-        (pa.types.is_string, "string"),
-        (pa.types.is_large_string, "string"),
-        (pa.types.is_string_view, "string"),
-        (pa.types.is_date, "date"),
-        (pa.types.is_time, "time"),
-        (pa.types.is_binary, "binary"),
-        (pa.types.is_large_binary, "binary"),
-        (pa.types.is_binary_view, "binary"),
-        (pa.types.is_fixed_size_binary, "binary"),
-    )
-    return next((name for test, name in tests if test(dtype)), "other")
+    names = (name for name, tests in _ARROW_CLASSES.items() if any(test(dtype) for test in tests))
+    return next(names, "other")
 
 
 TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def ticks_of(dtype: Any) -> int:
-    """How many ticks of a dtype of times or durations a second has.
-
-    Parameters
-    ----------
-    dtype : numpy.dtype, DatetimeTZDtype or ArrowDtype
-    """
+    """How many ticks of a dtype of times or durations a second has."""
     if isinstance(dtype, pd.ArrowDtype):
         return TICKS[dtype.pyarrow_dtype.unit]
     return TICKS[np.datetime_data(dtype)[0] if isinstance(dtype, np.dtype) else dtype.unit]

@@ -51,17 +51,7 @@ def united(names: Iterable[Iterable[str]]) -> list[str]:
 def sliced(values: Any, xp: Any) -> tuple[Any, list[Any]]:
     """The lowest bin of each float64, and its slices in that bin and the two above it.
 
-    Parameters
-    ----------
-    values : array of float64
-        What is not finite has slices of 0.
-    xp : module
-
-    Returns
-    -------
-    place : array of int64
-    slices : list of three arrays of int64
-        With the sign of the value.
+    Slices have the sign of the value; those of a value that is not finite are 0.
     """
     u64 = xp.uint64
     bits = values.view(u64)
@@ -80,12 +70,7 @@ def sliced(values: Any, xp: Any) -> tuple[Any, list[Any]]:
 
 
 def of_integers(values: Any) -> Digits:
-    """The bins of integers.
-
-    Parameters
-    ----------
-    values : array, or Series of any engine, of int64 or uint64
-    """
+    """The bins of an array, or Series of any engine, of int64 or uint64."""
     place, shift = divmod(ONE, WIDTH)
     first = 1 << (WIDTH - shift)
     parts = (
@@ -103,15 +88,10 @@ def added(some: Digits, others: Digits) -> Digits:
 
 
 def carried(digits: Digits, xp: Any, whole: bool = False) -> Digits:
-    """The same sums with less than 32 bits in every bin but the highest, which has the sign.
+    """Sums with less than 32 bits in every bin but the highest, which has the sign.
 
-    Parameters
-    ----------
-    digits : dict of int to array of int64
-        Below 2**63 - 2**32, of either sign.
-    xp : module
-    whole : bool
-        Whether the highest bin is to have less than 32 bits too, its sign apart.
+    Bins may be up to 2**63 - 2**32, of either sign. By ``whole`` the highest one too has less than
+    32 bits, its sign apart.
     """
     if not digits:
         return {}
@@ -139,19 +119,10 @@ def settled(fields: Mapping[str, Any], xp: Any) -> dict[str, Any]:
 
 
 def total(fields: Mapping[str, Any], xp: Any) -> Any:
-    """The sums, each rounded once to the nearest float64, and to the even one of two.
+    """The sum of each group, rounded once to the nearest float64, and to the even one of two.
 
-    Parameters
-    ----------
-    fields : mapping of str to array of int64
-        Of one row for each group.
-    xp : module
-
-    Returns
-    -------
-    array of float64
-        0.0 of no values; an infinity of a sum beyond the largest float64, and where values are
-        infinite; NaN where one is NaN, or where infinities have both signs.
+    It is 0.0 of no values; an infinity of a sum beyond the largest float64, and where values are
+    infinite; NaN where one is NaN, or where infinities have both signs.
     """
     sums = _rounded(digits_of(fields), xp)
     if sums is None:

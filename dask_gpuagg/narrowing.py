@@ -38,7 +38,6 @@ from dask_gpuagg.states import STATES
 ERRORS = 4.5
 SPARE = 3.0
 
-_AGGREGATIONS = ("median", "quantile")
 # with the others quantiles of integers are integers again, unless a group is empty
 _FLOATS = ("linear", "midpoint")
 
@@ -79,14 +78,12 @@ def is_narrowed(plan: Plan) -> bool:
 
 
 def _is_quantile(output: Output, plan: Plan) -> bool:
-    parameters = dict(output.parameters)
-    if output.aggregation not in _AGGREGATIONS or not parameters.keys() <= {"q", "interpolation"}:
+    if output.aggregation not in ("median", "quantile"):
         return False
     target = target_of(output)
     dtype = plan.columns[target.column].dtype
     plain = isinstance(dtype, np.dtype) and dtype.kind in "iuf" and dtype != np.float16
-    floats = interpolation_of(output) in _FLOATS
-    return plain and 0 <= target.q <= 1 and floats
+    return plain and 0 <= target.q <= 1 and interpolation_of(output) in _FLOATS
 
 
 def stride_of(rows: int, groups: int) -> int:
@@ -112,10 +109,7 @@ def rows_inside(rows: int, groups: int, stride: int) -> int:
 def share_inside(sampled: npt.NDArray[Any]) -> float:
     """The share of all rows that the brackets of one quantile are expected to hold, at most.
 
-    Parameters
-    ----------
-    sampled : ndarray of shape (groups,)
-        Rows of each group in the sample; of a group of few all rows are inside.
+    ``sampled`` are the rows of each group in the sample; of a group of few all rows are inside.
     """
     of_brackets = ERRORS * np.sqrt(sampled) + 2 * SPARE + 2
     return float(np.minimum(sampled, of_brackets).sum() / (sampled.sum() or 1))

@@ -1,7 +1,7 @@
 """The plan of one group-by: which states to keep, and which outputs are made from them.
 
-Plans are values: frozen, hashable but for user-defined functions, picklable, and printed the
-way ``explain()`` shows them. Nothing here knows Dask, an engine or a kernel.
+Plans are values: frozen, hashable but for users' functions, picklable, and printed as
+``explain()`` shows them. Nothing here knows Dask, an engine or a kernel.
 """
 
 from __future__ import annotations
@@ -22,16 +22,9 @@ if TYPE_CHECKING:
 
 
 class Unsupported(Exception):
-    """A group-by, or one aggregation of it, that our plan cannot run.
+    """A group-by, or one aggregation of it and its column, that our plan cannot run.
 
-    Parameters
-    ----------
-    reason : str
-        Why, in a sentence for the user.
-    aggregation : str, optional
-        The aggregation concerned; ``None`` when the whole group-by is.
-    column : hashable, optional
-        The input column concerned.
+    The reason is a sentence for the user.
     """
 
     def __init__(
@@ -55,20 +48,9 @@ class CustomFunctions:
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """One output as the user asked for it.
+    """An output as the user asked for it: its label, and the label of the column it is made of.
 
-    Attributes
-    ----------
-    label : hashable
-        Label of the output column.
-    aggregation : str
-        A name of the registry, or ``custom``.
-    column : hashable
-        Label of the input column.
-    parameters : tuple of (str, object)
-        Understood keyword arguments.
-    custom : CustomFunctions, optional
-        Set when ``aggregation`` is ``custom``.
+    The aggregation is a name of the registry, or ``custom``; parameters are keyword arguments.
     """
 
     label: Hashable
@@ -130,35 +112,31 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is computed for one group-by.
+    """The keys, columns, states and outputs of a group-by.
 
     Attributes
     ----------
     keys : tuple of Column
-        The grouping keys. A label of ``None`` means an unnamed key.
+        A label of ``None`` means an unnamed key.
     columns : tuple of Column
-        The distinct value columns that are read, each once.
+        The distinct value columns that are read.
     states : tuple of StateUse
         The distinct mergeable states, shared between outputs.
     outputs : tuple of Output
         In the order of the result's columns.
-    dropna : bool
-        Whether rows with a null key are left out.
-    observed : bool
-        Whether only observed combinations of categorical keys appear.
-    sort : bool
-        Whether the result is sorted by key.
+    dropna, observed, sort : bool
+        As in pandas.
     shape : {"groups", "values", "matrix"}
         One row per group; per group and distinct value (``value_counts``); or per group and
         column (``cov``, ``corr``).
     found : frozenset of int
-        Positions of the columns whose dtype is not the one that the metadata promised, but one
-        that was found in partitions.
+        Positions of the columns whose dtype in partitions is not the one that the metadata
+        promised.
     gathered : bool
         Whether several outputs are gathered into the sorted one. Categories that the partitions do
         not hold, but the metadata promised, are made then, so that all outputs share their order.
     narrowed : bool
-        Whether outputs of whole groups are found where the rows lie (``narrowing.py``): the table
+        Whether outputs of whole groups are made where the rows lie (``narrowing.py``): the table
         of rows has these outputs, and a row for each group.
     deterministic : bool
         Whether results do not depend on the order in which rows are added up.
@@ -226,9 +204,8 @@ class Plan:
     def states_from_rows(self) -> bool:
         """Whether the states are made at the end, from rows that are exchanged anyway.
 
-        Where every state reads columns whose rows travel whole, a second table with the
-        states would only add to what travels. States of row labels or of user-defined
-        functions are left out: the rows table has neither labels nor the partitions' chunks.
+        A second table with the states would only add to what travels. States of row labels or of
+        users' functions need the partitions.
         """
         rows = set(self.rows)
         return (
@@ -263,15 +240,15 @@ class Plan:
         With ``observed=False`` pandas combines categories with every level of the other keys,
         those of dropped rows included.
         """
-        categorical = [dtype_class(k.dtype) == "category" for k in self.keys]
-        mixed = any(categorical) and not all(categorical)
-        return self.dropna and not self.observed and mixed
+        categorical = {dtype_class(k.dtype) == "category" for k in self.keys}
+        return self.dropna and not self.observed and categorical == {True, False}
 
     @property
     def order_sensitive(self) -> bool:
         """Whether partials must be combined in the order of their partitions."""
-        uses = any(STATES[s.state].order_sensitive for s in self.states)
-        return uses or any(not o.custom and _record(o).order_sensitive for o in self.outputs)
+        return any(STATES[s.state].order_sensitive for s in self.states) or any(
+            not o.custom and REGISTRY[o.aggregation].order_sensitive for o in self.outputs
+        )
 
     def state_label(self, position: int) -> str:
         """``sum of x``: a state in pandas' words."""
@@ -283,34 +260,26 @@ class Plan:
     def output_label(self, position: int) -> str:
         """``mean of x``: an output."""
         output = self.outputs[position]
-        name = output.custom.name if output.custom else output.aggregation
-        column = "" if output.column is None else short(self.columns[output.column].label)
+        text = output.custom.name if output.custom else output.aggregation
+        if output.column is not None:
+            text += f" of {short(self.columns[output.column].label)}"
         parameters = ", ".join(f"{k}={v}" for k, v in output.parameters)
-        text = f"{name} of {column}" if output.column is not None else name
         return f"{text} ({parameters})" if parameters else text
 
     def __str__(self) -> str:
-        lines = [f"keys     {_listed([short(k.label) for k in self.keys])}"]
-        if self.states:
-            states = dict.fromkeys(self.state_label(i) for i in range(len(self.states)))
-            lines.append(f"states   {_listed(list(states))}")
-        for name, columns in (("pairs", self.pairs), ("rows", self.rows)):
-            if columns:
-                labels = [short(self.columns[c].label) for c in columns]
-                lines.append(f"{name:<8} {_listed(labels)}")
-        if self.sketches:
-            of = [
-                f"{sketch.aggregation} of {short(self.columns[sketch.column].label)}"
-                for sketch in self.sketches
-            ]
-            lines.append(f"sketches {_listed(of)}")
-        outputs = [self.output_label(i) for i in range(len(self.outputs))]
-        if outputs:
-            lines.append(f"outputs  {_listed(outputs)}")
-        return "\n".join(lines)
+        labels = [short(column.label) for column in self.columns]
+        parts = {
+            "keys": [short(key.label) for key in self.keys],
+            "states": list(dict.fromkeys(self.state_label(i) for i in range(len(self.states)))),
+            "pairs": [labels[c] for c in self.pairs],
+            "rows": [labels[c] for c in self.rows],
+            "sketches": [f"{s.aggregation} of {labels[s.column]}" for s in self.sketches],
+            "outputs": [self.output_label(i) for i in range(len(self.outputs))],
+        }
+        return "\n".join(f"{name:<8} {_listed(texts)}" for name, texts in parts.items() if texts)
 
 
-# what is shown of a long list, and of a long label
+# texts of a list and letters of a label that are shown
 _SHOWN, _LETTERS = 20, 120
 
 
@@ -325,13 +294,9 @@ def short(label: Hashable) -> str:
     return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1]}…"
 
 
-def _record(output: Output) -> Any:
-    return REGISTRY[output.aggregation]
-
-
 def _sketched(output: Output) -> Sketched:
     assert output.column is not None
-    shapes = _record(output).shapes
+    shapes = REGISTRY[output.aggregation].shapes
     parameters = tuple(p for p in output.parameters if p[0] in shapes)
     return Sketched(output.aggregation, output.column, parameters)
 

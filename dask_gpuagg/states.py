@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 from dask_gpuagg.dtypes import DEVICE_CLASSES, NUMERIC, TEMPORAL, TEXT
@@ -63,126 +64,96 @@ class State:
         return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
 
-def _extreme(name: str, summary: str) -> State:
-    # kernels have no atomic that orders decimal128
-    kernels = (*NUMERIC, *TEMPORAL, "decimal", "category")
-    libcudf = (*TEXT, "decimal")
-    return State(name, (name,), (None,), summary, merge=name, kernels=kernels, libcudf=libcudf)
+_MODULO = "modulo 2**64 in int64 or uint64"
 
+# kernels have no atomic that orders decimal128
+_extreme = partial(
+    State,
+    identity=(None,),
+    kernels=(*NUMERIC, *TEMPORAL, "decimal", "category"),
+    libcudf=(*TEXT, "decimal"),
+)
+_ordered = partial(State, identity=(None,), order_sensitive=True, kernels=DEVICE_CLASSES)
+_sum = partial(State, merge="sum", words="sum")
+_product = partial(State, merge="prod", words="prod", kernels=NUMERIC)
+_truth = partial(State, kernels=(*NUMERIC, *TEXT))
+_label = partial(
+    State,
+    fields=("value", "label", "nulls"),
+    identity=(None, None, 0),
+    order_sensitive=True,
+    libcudf=(*NUMERIC, *TEMPORAL),
+    by_partition=True,
+)
 
-def _one_value(name: str, summary: str) -> State:
-    return State(name, (name,), (None,), summary, True, merge=name, kernels=DEVICE_CLASSES)
+_RECORDS = (
+    State("size", ("n",), (0,), "number of rows", merge="sum", kernels=DEVICE_CLASSES),
+    State("count", ("n",), (0,), "number of non-null values", merge="sum", kernels=DEVICE_CLASSES),
+    _sum("isum", ("sum",), (0,), f"sum {_MODULO}", kernels=NUMERIC),
+    _sum("fsum", ("sum",), (0.0,), "sum in float64", kernels=NUMERIC),
+    State(
+        "xsum",
+        ("n",),
+        (0,),
+        "number of values, and their sum without rounding, in bins",
+        merge="sum",
+        kernels=NUMERIC,
+        words="exact sum",
+        binned=True,
+    ),
+    _sum(
+        *("osum", ("sum",), (None,), "sum in the column's own dtype"),
+        kernels=("timedelta", "decimal"),
+    ),
+    State(
+        "concat",
+        ("sum",),
+        (None,),
+        "values joined in row order",
+        order_sensitive=True,
+        merge="concat",
+        libcudf=TEXT,
+        words="sum",
+    ),
+    _product("iprod", ("prod",), (1,), f"product {_MODULO}"),
+    _product("fprod", ("prod",), (1.0,), "product in float64"),
+    _extreme("min", ("min",), summary="smallest non-null value", merge="min"),
+    _extreme("max", ("max",), summary="largest non-null value", merge="max"),
+    _ordered("first", ("first",), summary="first non-null value", merge="first"),
+    _ordered("last", ("last",), summary="last non-null value", merge="last"),
+    _truth("any", ("any",), (0,), "whether any non-null value is true", merge="any"),
+    _truth("all", ("all",), (1,), "whether every non-null value is true", merge="all"),
+    State(
+        "moments",
+        ("n", "mean", "m2"),
+        (0, None, 0.0),
+        "count, mean and sum of squared deviations from the mean",
+        kernels=(*NUMERIC, "decimal"),
+        words="mean and variance",
+    ),
+    _sum(
+        *("limbs", ("hi", "lo"), (0, 0), "sum of a 64-bit integer in two exact halves"),
+        kernels=TEMPORAL,
+    ),
+    _label("idxmin", summary="smallest value, index label of its first row, number of nulls"),
+    _label("idxmax", summary="largest value, index label of its first row, number of nulls"),
+    State(
+        "comoments",
+        ("n", "mx", "my", "cxx", "cxy", "cyy"),
+        (0, None, None, 0.0, 0.0, 0.0),
+        "pairwise complete count, means and centred second moments of two columns",
+        libcudf=NUMERIC,
+        words="covariance",
+    ),
+    State(
+        "custom",
+        (),
+        (),
+        "whatever a dd.Aggregation's chunk returns",
+        order_sensitive=True,
+        libcudf=DEVICE_CLASSES,
+        by_partition=True,
+    ),
+)
 
-
-def _truth(name: str, identity: int, summary: str) -> State:
-    return State(name, (name,), (identity,), summary, merge=name, kernels=(*NUMERIC, *TEXT))
-
-
-def _labelled(name: str, summary: str) -> State:
-    fields, classes = ("value", "label", "nulls"), (*NUMERIC, *TEMPORAL)
-    return State(name, fields, (None, None, 0), summary, True, libcudf=classes, by_partition=True)
-
-
-def _states() -> tuple[State, ...]:
-    every, modulo = DEVICE_CLASSES, "modulo 2**64 in int64 or uint64"
-    own, moments = ("timedelta", "decimal"), (*NUMERIC, "decimal")
-    return (
-        State("size", ("n",), (0,), "number of rows", merge="sum", kernels=every),
-        State("count", ("n",), (0,), "number of non-null values", merge="sum", kernels=every),
-        State("isum", ("sum",), (0,), f"sum {modulo}", merge="sum", kernels=NUMERIC, words="sum"),
-        State(
-            "fsum", ("sum",), (0.0,), "sum in float64", merge="sum", kernels=NUMERIC, words="sum"
-        ),
-        State(
-            "xsum",
-            ("n",),
-            (0,),
-            "number of values, and their sum without rounding, in bins",
-            merge="sum",
-            kernels=NUMERIC,
-            words="exact sum",
-            binned=True,
-        ),
-        State(
-            "osum",
-            ("sum",),
-            (None,),
-            "sum in the column's own dtype",
-            merge="sum",
-            kernels=own,
-            words="sum",
-        ),
-        State(
-            name="concat",
-            fields=("sum",),
-            identity=(None,),
-            summary="values joined in row order",
-            order_sensitive=True,
-            merge="concat",
-            libcudf=TEXT,
-            words="sum",
-        ),
-        State(
-            "iprod",
-            ("prod",),
-            (1,),
-            f"product {modulo}",
-            merge="prod",
-            kernels=NUMERIC,
-            words="prod",
-        ),
-        State(
-            "fprod",
-            ("prod",),
-            (1.0,),
-            "product in float64",
-            merge="prod",
-            kernels=NUMERIC,
-            words="prod",
-        ),
-        _extreme("min", "smallest non-null value"),
-        _extreme("max", "largest non-null value"),
-        _one_value("first", "first non-null value"),
-        _one_value("last", "last non-null value"),
-        _truth("any", 0, "whether any non-null value is true"),
-        _truth("all", 1, "whether every non-null value is true"),
-        State(
-            name="moments",
-            fields=("n", "mean", "m2"),
-            identity=(0, None, 0.0),
-            summary="count, mean and sum of squared deviations from the mean",
-            kernels=moments,
-            words="mean and variance",
-        ),
-        State(
-            name="limbs",
-            fields=("hi", "lo"),
-            identity=(0, 0),
-            summary="sum of a 64-bit integer in two exact halves",
-            merge="sum",
-            kernels=TEMPORAL,
-            words="sum",
-        ),
-        _labelled("idxmin", "smallest value, index label of its first row, number of nulls"),
-        _labelled("idxmax", "largest value, index label of its first row, number of nulls"),
-        State(
-            name="comoments",
-            fields=("n", "mx", "my", "cxx", "cxy", "cyy"),
-            identity=(0, None, None, 0.0, 0.0, 0.0),
-            summary="pairwise complete count, means and centred second moments of two columns",
-            libcudf=NUMERIC,
-            words="covariance",
-        ),
-        State(
-            name="custom",
-            fields=(),
-            identity=(),
-            summary="whatever a dd.Aggregation's chunk returns",
-            order_sensitive=True,
-            libcudf=every,
-            by_partition=True,
-        ),
-    )
-
-
-STATES: Mapping[str, State] = MappingProxyType({state.name: state for state in _states()})
+STATES: Mapping[str, State] = MappingProxyType({state.name: state for state in _RECORDS})
