@@ -15,20 +15,14 @@ V = TypeVar("V")
 
 
 def after_fork(reset: Callable[[], None]) -> Callable[[], None]:
-    """Decorator: call a function in every fork, where threads that held locks are not there."""
+    """Call a function in every fork, where threads that held locks are not there."""
     if hasattr(os, "register_at_fork"):  # not on Windows
         os.register_at_fork(after_in_child=reset)
     return reset
 
 
 class Cache(Generic[K, V]):
-    """The values used last, by key.
-
-    Parameters
-    ----------
-    limit : int
-        How many values are kept; the one whose use lies back farthest is dropped first.
-    """
+    """The values used last, up to a limit, by key."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -55,17 +49,9 @@ class Cache(Generic[K, V]):
     def of(self, key: K, make: Callable[[], V]) -> V:
         """The value of a key, made where there is none.
 
-        Parameters
-        ----------
-        key : hashable
-        make : callable
-            Called without the lock, so that other keys do not wait; of several threads that ask for
-            one key, one calls it and the others wait. It must not ask for the key that it makes.
-
-        Raises
-        ------
-        BaseException
-            Whatever ``make`` raises, in every thread that waits; the next call tries again.
+        ``make`` is called without the lock, so that other keys do not wait; of several threads that
+        ask for one key, one calls it and the others wait. It must not ask for the key that it
+        makes. Its error is raised in every thread that waits; the next call tries again.
         """
         with self._lock:
             future = self._values.get(key)
@@ -129,15 +115,10 @@ class Cache(Generic[K, V]):
 
 
 class OfObjects(Generic[V]):
-    """Values of the objects used last, looked up by identity.
+    """Values of the latest objects, up to a limit, looked up by identity.
 
     Comparing equal objects may take longer than making the value. Objects live as long as their
     values are here.
-
-    Parameters
-    ----------
-    limit : int
-        How many values there are at most; the oldest is dropped first.
     """
 
     def __init__(self, limit: int) -> None:

@@ -1,4 +1,4 @@
-"""The command line: ``dask-gpuagg run|explain|doctor|warm|calibrate``."""
+"""The command line: ``dask-gpuagg run|doctor|warm|calibrate``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import NoReturn
 
 import dask_gpuagg
-from dask_gpuagg.explain import explained
-from dask_gpuagg.reporting.events import Planned, Refused, listening
 
 PROG = "dask-gpuagg"
 
@@ -29,14 +27,7 @@ class Command(argparse.ArgumentParser):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command that the arguments name.
-
-    Parameters
-    ----------
-    arguments : list of str, optional
-        ``sys.argv[1:]`` by default. A script, or ``-m`` and a module, in the place of a command are
-        run.
-    """
+    """Run the command that the arguments name, or a script, or ``-m`` and a module."""
     words = sys.argv[1:] if arguments is None else arguments
     first = words[0] if words else ""
     if first == "warm":  # it has a parser of its own
@@ -77,24 +68,12 @@ def _parsers() -> tuple[Command, list[str]]:
         command.set_defaults(run=run, command=command)
         return command
 
-    programs = (
-        add("run", _run, "Run a script or module with Dask's group-bys through the plugin."),
-        add(
-            "explain",
-            _explain,
-            "Run a script or module, and explain each of its group-bys on standard error.",
-        ),
-    )
-    programs[0].add_argument(
-        "--profile",
-        metavar="FILE",
-        help="write what ran to FILE, as HTML or JSON by its name, and as text otherwise; "
-        "- is standard error",
-    )
-    for program in programs:
-        # whatever follows the script or -m is the program's own, options included
-        program.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module")
-        program.add_argument("script", nargs=argparse.REMAINDER, help="a script and its arguments")
+    run = add("run", _run, "Run a script or module with Dask's group-bys through the plugin.")
+    text = "write what ran to FILE, as HTML, JSON or text by its name; - is standard error"
+    run.add_argument("--profile", metavar="FILE", help=text)
+    # whatever follows the script or -m is the program's own, options included
+    run.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module")
+    run.add_argument("script", nargs=argparse.REMAINDER, help="a script and its arguments")
     text = "Look at Python, Dask, RAPIDS, GPU, caches and workers, and say what to do."
     doctor = add("doctor", _doctor, text)
     doctor.add_argument("--scheduler", metavar="ADDRESS", help="look at its workers too")
@@ -121,32 +100,18 @@ def _run(command: Command, options: argparse.Namespace) -> int:
 
 
 def _write(command: Command, profile: dask_gpuagg.profile, file: str) -> None:
+    text = str(profile)
     if file == "-":
-        print(profile, file=sys.stderr)
+        print(text, file=sys.stderr)
         return
-    match Path(file).suffix:
-        case ".html":
-            text = f"<!DOCTYPE html><meta charset=utf-8>{profile._repr_html_()}"
-        case ".json":
-            text = profile.to_json()
-        case _:
-            text = str(profile)
+    if file.endswith(".html"):
+        text = f"<!DOCTYPE html><meta charset=utf-8>{profile._repr_html_()}"
+    elif file.endswith(".json"):
+        text = profile.to_json()
     try:
         Path(file).write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         command.give_up(f"{file} cannot be written: {error.strerror}")
-
-
-def _explain(command: Command, options: argparse.Namespace) -> int:
-    shown: set[str] = set()
-
-    def show(event: Planned | Refused) -> None:
-        if event.node._name not in shown:
-            shown.add(event.node._name)
-            print(explained(event), file=sys.stderr)
-
-    with listening(show, Planned, Refused):
-        return _program(command, options)
 
 
 def _program(command: Command, options: argparse.Namespace) -> int:

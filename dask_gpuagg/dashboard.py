@@ -1,8 +1,7 @@
-"""A page of group-bys in Dask's own dashboard.
+"""A page of group-bys in Dask's own dashboard, made by Bokeh as Dask's pages are.
 
 Workers report with each heartbeat what they have done (``reporting.runs.activity``), and the client
-its fallbacks as events. The page reads both on the scheduler; it is made as Dask's own pages are,
-by Bokeh, and added by a plugin of the scheduler.
+its fallbacks as events. The page reads both on the scheduler, whose plugin adds it.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ TOPIC = "dask-gpuagg-fallbacks"
 _NAMES = 10_000
 
 _ENGINES = ("host", "device")
+# of the steps
 _COLOURS = (
-    *("#1f77b4", "#4b9fd6", "#8c564b", "#ff7f0e", "#2ca02c"),
-    *("#17becf", "#e377c2", "#d62728", "#f7b6d2", "#9edae5"),
-    *("#9467bd", "#7f7f7f", "#bcbd22"),
+    *("#1f77b4", "#4b9fd6", "#8c564b", "#ff7f0e", "#2ca02c", "#17becf", "#e377c2"),
+    *("#d62728", "#f7b6d2", "#9edae5", "#9467bd", "#7f7f7f", "#bcbd22"),
 )
 _INTERVAL_MS = 500
 # on a narrow screen plots lie below each other, and wide tables scroll
@@ -154,20 +153,15 @@ class _Page:
         # times and rows of each worker's latest reports
         self._reported: dict[str, deque[tuple[float, int]]] = {}
         self.bars = ColumnDataSource(bars_of({}, {}), name="bars")
-        self.steps, self.kernels, self.fallbacks = (
+        tables = [
             Div(name=name, sizing_mode="stretch_width", styles=_SCROLLED)
             for name in ("steps", "kernels", "fallbacks")
-        )
+        ]
+        self.steps, self.kernels, self.fallbacks = tables
         self._time, self._steps = _time_plot(self.bars)
         self._rates = _rate_plot(self.bars)
-        self.root = column(
-            row(self._time, self._rates, sizing_mode="stretch_width", styles=_WRAPPED),
-            self.steps,
-            self.kernels,
-            self.fallbacks,
-            sizing_mode="stretch_width",
-            name="group_by",
-        )
+        plots = row(self._time, self._rates, sizing_mode="stretch_width", styles=_WRAPPED)
+        self.root = column(plots, *tables, sizing_mode="stretch_width", name="group_by")
 
     def update(self) -> None:
         """Read what the workers reported; called by Bokeh."""
@@ -202,8 +196,7 @@ class _Page:
                 latest.append((report["time"], report["rows"]))
             while latest[-1][0] - latest[0][0] > _WINDOW_S:
                 latest.popleft()
-        self._reported = {name: self._reported[name] for name in reports}
-        return {name: rate_of(latest) for name, latest in self._reported.items()}
+        return {name: rate_of(self._reported[name]) for name in reports}
 
 
 def rate_of(reported: Sequence[tuple[float, int]]) -> float:
@@ -232,7 +225,7 @@ def bars_of(reports: dict[str, Any], rates: dict[str, float]) -> dict[str, list[
 
 def steps_of(reports: dict[str, Any]) -> str:
     """The table of tasks, as HTML."""
-    head = ("worker", "step", "engine", "tasks", "time", "rows in", "rows out", "rows/s")
+    head = "worker, step, engine, tasks, time, rows in, rows out, rows/s"
     rows = [
         [name, step, engine, n, time_text(seconds), rows, groups, int(rows / max(seconds, 1e-9))]
         for name, (step, engine, kernel, n, seconds, rows, groups, *_) in _entries(reports)
@@ -243,14 +236,12 @@ def steps_of(reports: dict[str, Any]) -> str:
 
 def kernels_of(reports: dict[str, Any]) -> str:
     """The table of kernels, as HTML; nothing where none were called."""
-    head = (
-        *("worker", "step", "kernel", "calls", "time", "rows"),
-        *("groups expected", "groups found", "rows spilled"),
-    )
+    head = "worker, step, kernel, calls, time, rows, groups expected, groups found, rows spilled"
     rows = [
         [name, step, kernel, n, time_text(seconds), rows, expected, groups, spilled]
-        for name, entry in _entries(reports)
-        for step, _, kernel, n, seconds, rows, groups, expected, spilled in [entry]
+        for name, (step, _, kernel, n, seconds, rows, groups, expected, spilled) in _entries(
+            reports
+        )
         if kernel
     ]
     return _table("Calls of kernels on the device", head, rows)
@@ -260,34 +251,26 @@ def fallbacks_of(events: list[dict[str, str]]) -> str:
     """The table of fallbacks, the most frequent first, as HTML; nothing where there are none."""
     counted = Counter(tuple(event[name] for name in Fallback._fields) for event in events)
     rows = [[what, reason, line, n] for (what, _, reason, line), n in counted.most_common()]
-    return _table("What ran by stock Dask", ("what", "reason", "line", "queries"), rows, True)
+    return _table("What ran by stock Dask", "what, reason, line, queries", rows, True)
 
 
 def _entries(reports: dict[str, Any]) -> list[tuple[str, list[Any]]]:
     return [(name, entry) for name in sorted(reports) for entry in sorted(reports[name]["steps"])]
 
 
-def _table(title: str, head: Sequence[str], rows: list[list[Any]], text: bool = False) -> str:
+def _table(title: str, head: str, rows: list[list[Any]], text: bool = False) -> str:
     if not rows:
         return ""
     cells = [[f"{c:,}" if isinstance(c, int) else escaped(c) for c in row] for row in rows]
-    return page(f"<h4>{escaped(title)}</h4>", html_table(head, cells, text))
+    return page(f"<h4>{escaped(title)}</h4>", html_table(head.split(", "), cells, text))
 
 
 def _figure(name: str, title: str, tooltips: str) -> Any:
-    """A plot with a bar for each worker; the caller adds the bars."""
+    """A plot for a bar of each worker."""
     from bokeh.plotting import figure
 
-    plot = figure(
-        title=title,
-        y_range=[],
-        min_width=_PLOT_WIDTH,
-        height=_PLOT_HEIGHT,
-        tools="hover",
-        tooltips=tooltips,
-        sizing_mode="stretch_width",
-        name=name,
-    )
+    size = {"min_width": _PLOT_WIDTH, "height": _PLOT_HEIGHT, "sizing_mode": "stretch_width"}
+    plot = figure(name=name, title=title, y_range=[], tools="hover", tooltips=tooltips, **size)
     plot.x_range.start = 0
     return plot
 
@@ -310,12 +293,9 @@ def _time_plot(source: Any) -> tuple[Any, dict[str, Any]]:
         line_width=0,
         source=source,
     )
-    items = {
-        step: LegendItem(label=step, renderers=[bar])
-        for step, bar in zip(STEPS, bars, strict=False)
-    }
-    legend = Legend(items=[*items.values()], orientation="vertical", label_text_font_size="8pt")
-    plot.add_layout(legend, "right")
+    # of both engines' bars, the host's stand in the legend
+    items = {s: LegendItem(label=s, renderers=[b]) for s, b in zip(STEPS, bars, strict=False)}
+    plot.add_layout(Legend(items=[*items.values()], label_text_font_size="8pt"), "right")
     return plot, items
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from importlib import metadata
 from typing import Any, NamedTuple
 
+import dask
+
 from dask_gpuagg._version import __version__
 from dask_gpuagg.cluster import HERE, Gathered, check_cluster, gather
 from dask_gpuagg.cuda.choice import costs
@@ -22,18 +24,13 @@ from dask_gpuagg.settings import BadSetting, settings
 OK, NONE, PROBLEM = "ok", "none", "problem"
 _OLDEST_PYTHON = (3, 11)
 # of the host engine
-_NEEDED = ("pandas", "numpy", "pyarrow", "numba", "distributed")
+_NEEDED = ("pandas", "numpy", "pyarrow", "numba")
 # of RAPIDS, by the name that they are imported by; packages have the CUDA version in theirs
 _RAPIDS = ("cudf", "dask-cudf", "dask-cuda", "rmm")
-_OF_CUDA = ("cupy", "cuda-bindings")
-_UCX = ("distributed-ucxx", "ucxx")
 
 
 class Check(NamedTuple):
-    """One thing that was looked at: ``ok``, ``none`` (not there and not needed) or ``problem``.
-
-    The advice says what to do; it is empty where nothing is to be done.
-    """
+    """A finding: ``ok``, ``none`` (not there and not needed) or ``problem``, and what to do."""
 
     name: str
     status: str
@@ -105,18 +102,15 @@ def _between(gathered: Gathered) -> list[Check]:
     ]
     if missing or len(gathered.answers) == 1:
         return missing
-    problem = check_cluster()
-    if problem is not None:
-        advice = "install the same version of dask-gpuagg everywhere"
-        return [Check("versions", PROBLEM, problem, advice)]
     text = f"dask-gpuagg {__version__} on the scheduler and {len(gathered.answers) - 1:,} workers"
-    return [Check("versions", OK, text)]
+    advice = "install the same version of dask-gpuagg everywhere"
+    return [_judged("versions", text, advice, check_cluster())]
 
 
 def examined() -> list[Check]:
     """Look at this process."""
     checks: list[Check] = []
-    for examine in (_python, _dask, _libraries, _configuration, _gpu, _cache, _ucx):
+    for examine in (_versions, _dask, _configuration, _gpu, _cache, _ucx):
         try:
             checks += examine()
         except Exception as error:
@@ -127,47 +121,43 @@ def examined() -> list[Check]:
     return checks
 
 
-def _judged(name: str, is_fine: bool, text: str, advice: str) -> Check:
-    return Check(name, OK, text) if is_fine else Check(name, PROBLEM, text, advice)
+def _judged(name: str, text: str, advice: str, problem: str | bool | None) -> Check:
+    """A finding that is fine, or a problem, which may have a text of its own."""
+    if not problem:
+        return Check(name, OK, text)
+    return Check(name, PROBLEM, problem if isinstance(problem, str) else text, advice)
 
 
-def _python() -> Iterable[Check]:
+def _versions() -> Iterable[Check]:
     yield Check("dask-gpuagg", OK, __version__)
     text = f"{platform.python_version()} on {platform.machine()}"
     advice = f"use Python {'.'.join(map(str, _OLDEST_PYTHON))} or newer"
-    yield _judged("Python", sys.version_info[:2] >= _OLDEST_PYTHON, text, advice)
+    yield _judged("Python", text, advice, sys.version_info[:2] < _OLDEST_PYTHON)
+    for name in _NEEDED:
+        version = _version(name)
+        yield _judged(name, version, f"install {name}", "" if version else "not installed")
+    version = _version("distributed")
+    yield Check("distributed", OK if version else NONE, version or "not installed")
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        advice = "unset NUMBA_DISABLE_JIT: the compiled loops are several times as fast"
+        yield Check("NUMBA_DISABLE_JIT", PROBLEM, "is set: pandas does all work", advice)
 
 
 def _dask() -> Iterable[Check]:
-    import dask
-
-    version = dask.__version__
-    tested = f"tested from {OLDEST_DASK} to {NEWEST_DASK}"
+    version, text = dask.__version__, f"tested from {OLDEST_DASK} to {NEWEST_DASK}"
+    problem = ""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             trying()
-    except BadSetting:
-        yield Check("Dask", OK, f"{version}; {tested}")
-        return
+        if numbers(version) > numbers(NEWEST_DASK):
+            text = "newer than those tested; test queries are answered right"
+    except BadSetting:  # a finding about the settings
+        pass
     except RuntimeError as error:
-        advice = f'install a Dask of the tested range: pip install "dask<={NEWEST_DASK}"'
-        yield Check("Dask", PROBLEM, f"{version}: {error}", advice)
-        return
-    newer = numbers(version) > numbers(NEWEST_DASK)
-    text = "newer than those tested; test queries are answered right" if newer else tested
-    yield Check("Dask", OK, f"{version}; {text}")
-
-
-def _libraries() -> Iterable[Check]:
-    for name in _NEEDED:
-        version = _version(name)
-        advice = "" if version or name == "distributed" else f"install {name}"
-        missing = NONE if name == "distributed" else PROBLEM
-        yield Check(name, OK if version else missing, version or "not installed", advice)
-    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
-        advice = "unset NUMBA_DISABLE_JIT: the compiled loops are several times as fast"
-        yield Check("NUMBA_DISABLE_JIT", PROBLEM, "is set: pandas does all work", advice)
+        problem = f"{version}: {error}"
+    advice = f'install a Dask of the tested range: pip install "dask<={NEWEST_DASK}"'
+    yield _judged("Dask", f"{version}; {text}", advice, problem)
 
 
 def _configuration() -> Iterable[Check]:
@@ -176,11 +166,9 @@ def _configuration() -> Iterable[Check]:
     except BadSetting as error:
         yield Check("settings", PROBLEM, str(error), "correct the setting under gpuagg")
         return
-    if here.enabled is False:
-        advice = "remove gpuagg.enabled: false (or DASK_GPUAGG__ENABLED) to use the plugin"
-        yield Check("settings", PROBLEM, "gpuagg.enabled is false: the plugin stays off", advice)
-    else:
-        yield Check("settings", OK, "valid")
+    advice = "remove gpuagg.enabled: false (or DASK_GPUAGG__ENABLED) to use the plugin"
+    problem = "gpuagg.enabled is false: the plugin stays off" if here.enabled is False else ""
+    yield _judged("settings", "valid", advice, problem)
 
 
 def _gpu() -> Iterable[Check]:
@@ -189,18 +177,17 @@ def _gpu() -> Iterable[Check]:
     if reason is not None and not rapids:
         yield Check("GPU", NONE, f"{reason}; pandas collections run on the CPU")
         return
-    releases = {numbers(version)[:2] for version in rapids.values()}
-    is_fine = len(rapids) == len(_RAPIDS) and len(releases) == 1
+    is_one_release = len({numbers(version)[:2] for version in rapids.values()}) == 1
     text = ", ".join(f"{name} {version}" for name, version in rapids.items()) or "not installed"
     advice = (
         'install RAPIDS as one release: pip install "dask-gpuagg[cu13]" (or cu12), from '
         "NVIDIA's package index"
     )
-    yield _judged("RAPIDS", is_fine, text, advice)
-    for name in _OF_CUDA:
+    yield _judged("RAPIDS", text, advice, len(rapids) < len(_RAPIDS) or not is_one_release)
+    for name in ("cupy", "cuda-bindings"):
         version = _version(name) or _version(name, "-cuda")
         advice = 'install the extra: pip install "dask-gpuagg[cu13]"'
-        yield _judged(name, bool(version), version or "not installed", advice)
+        yield _judged(name, version, advice, "" if version else "not installed")
     if reason is not None:
         advice = "install NVIDIA's driver, or start this process where it sees a GPU"
         yield Check("GPU", PROBLEM, reason, advice)
@@ -221,9 +208,9 @@ def _device() -> Iterable[Check]:
         advice = "install NVIDIA's run-time compiler: nvidia-cuda-nvrtc"
         yield Check("compiler", PROBLEM, str(error), advice)
     else:
-        is_newer = numbers(nvrtc)[:1] > (cuda // 1000,)
         advice = "install the extra of the driver's CUDA version, or a newer driver"
-        yield _judged("compiler", not is_newer, f"NVRTC {nvrtc}", advice)
+        is_newer = numbers(nvrtc)[:1] > (cuda // 1000,)
+        yield _judged("compiler", f"NVRTC {nvrtc}", advice, is_newer)
     yield Check("cost model", OK, costs.known(device).source)
     yield from _memory()
 
@@ -231,11 +218,13 @@ def _device() -> Iterable[Check]:
 def _memory() -> Iterable[Check]:
     import rmm
 
-    resource = rmm.mr.get_current_device_resource()
-    name = type(resource).__name__
-    plain = type(resource) is rmm.mr.CudaMemoryResource
-    advice = "let GpuWorker(pool=...) or dask-cuda make a pool of device memory" if plain else ""
-    yield Check("RMM", OK, name + (": each allocation asks the driver" if plain else ""), advice)
+    resource = type(rmm.mr.get_current_device_resource())
+    if resource is rmm.mr.CudaMemoryResource:
+        text = f"{resource.__name__}: each allocation asks the driver"
+        advice = "let GpuWorker(pool=...) or dask-cuda make a pool of device memory"
+        yield Check("RMM", OK, text, advice)
+    else:
+        yield Check("RMM", OK, resource.__name__)
 
 
 def _cache() -> Iterable[Check]:
@@ -262,7 +251,8 @@ def _cache() -> Iterable[Check]:
 
 
 def _ucx() -> Iterable[Check]:
-    versions = [f"{name} {version}" for name in _UCX if (version := _version(name, "-cu"))]
+    names = ("distributed-ucxx", "ucxx")
+    versions = [f"{name} {version}" for name in names if (version := _version(name, "-cu"))]
     if versions:
         yield Check("UCX", OK, ", ".join(versions))
     elif driver.unavailable() is None:

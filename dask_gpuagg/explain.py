@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from dask._expr import Expr, _ExprSequence, optimize_until
 from dask.dataframe.dask_expr._groupby import GroupBy
 
-from dask_gpuagg.cluster import cluster_problem, protocol
-from dask_gpuagg.engines import DEVICE, HOST
+from dask_gpuagg.cluster import cluster_problem
+from dask_gpuagg.engines import HOST
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.activation import as_if_enabled, is_enabled
 from dask_gpuagg.picture import columns_of, drawn
@@ -46,20 +46,16 @@ class Explained:
     what : str
         The call, abbreviated.
     engine : str
-        ``host``, ``device`` or ``stock Dask``.
+        ``host``, ``device`` or ``stock Dask``, which has none of what follows but reasons.
     plan : Plan, optional
-        ``None`` for stock Dask.
     decision : Routing, optional
-        Tree or exchange, the number of outputs, and why; ``None`` for stock Dask.
+        Tree or exchange, the number of outputs, and why.
     reasons : tuple of Reason
-        Why stock Dask runs it; empty otherwise.
+        Why stock Dask runs it.
     physical : Physical, optional
-        The route that runs, its tasks and bytes; ``None`` for stock Dask.
-    transfer : str
-        How partials get from GPU to GPU, if there are several and the transport is slow.
+        The route that runs, its tasks and bytes.
     runs : tuple of Run
-        What ran last for the same plan, here and on the workers of the current client, the oldest
-        first (see ``last_runs``).
+        What ran last for the same plan, the oldest first (see ``last_runs``).
     """
 
     what: str
@@ -68,15 +64,15 @@ class Explained:
     decision: Routing | None
     reasons: tuple[Reason, ...] = ()
     physical: Physical | None = None
-    transfer: str = ""
     runs: tuple[Run, ...] = ()
 
     @property
     def groups(self) -> str:
         """How many groups are expected; empty if nothing is known."""
-        if self.decision is None or self.decision.groups is None:
+        decision = self.decision
+        if decision is None or decision.groups is None:
             return ""
-        return f"{'at most' if self.decision.bound else 'about'} {self.decision.groups:,}"
+        return f"{'at most' if decision.bound else 'about'} {decision.groups:,}"
 
     def lines(self) -> list[tuple[str, str]]:
         """Titles and texts."""
@@ -95,7 +91,6 @@ class Explained:
             "merge": f"{physical}: {physical.reason or self.decision.reason}",
             "tasks": tasks,
             "bytes": "" if nbytes is None else f"at most about {size_text(nbytes)} of partials",
-            "transfer": self.transfer,
         }
         return lines + [(title, text) for title, text in more.items() if text]
 
@@ -134,19 +129,16 @@ class Explained:
 class Explanation:
     """Every group-by of a query; prints as text, and as a picture in a notebook.
 
-    Attributes
-    ----------
-    groupbys : tuple of Explained
-    off : str
-        Why nothing of it would run here and now; empty where the plugin is on.
+    ``off`` says why nothing of it would run here and now; it is empty where the plugin is on.
     """
 
     groupbys: tuple[Explained, ...]
     off: str = ""
 
     def __str__(self) -> str:
-        texts = [self.off] if self.off and self.groupbys else []
-        return "\n".join([*texts, *map(str, self.groupbys)]) or "no group-by aggregation"
+        if not self.groupbys:
+            return "no group-by aggregation"
+        return "\n".join([*([self.off] if self.off else []), *map(str, self.groupbys)])
 
     __repr__ = __str__
 
@@ -171,21 +163,18 @@ def explain(query: Any) -> Explanation:
     Explanation
         For each group-by aggregation the engine, the states and outputs, the expected number
         of groups, the way partials are merged and why, the number of tasks and the bytes of
-        partials; and what ran for the same plan.
-        Nothing is computed except the sample that the planner would take.
+        partials; and what ran for the same plan. Nothing is computed except the sample that the
+        planner would take.
 
     Raises
     ------
     TypeError
         For anything else.
     """
-    if isinstance(query, list | tuple):
-        several = [_expression(one) for one in query]
-        if not several:
-            return Explanation((), _off())
-        expr: Expr = _ExprSequence(*several)
-    else:
-        expr = _expression(query)
+    if isinstance(query, list | tuple) and not query:
+        return Explanation((), _off())
+    several = isinstance(query, list | tuple)
+    expr = _ExprSequence(*map(_expression, query)) if several else _expression(query)
     events: dict[str, Planned | Refused] = {}
 
     def note(event: Any) -> None:
@@ -210,21 +199,19 @@ def explain(query: Any) -> Explanation:
                 # the query itself raises the same
                 why = f"the query cannot be lowered: {error!r}"
         groupbys = [
-            explained(events.get(name, Refused(node, why)), refused[name])
+            _explained(events.get(name, Refused(node, why)), refused[name])
             for name, node in nodes.items()
         ]
     return Explanation(tuple(groupbys), _off())
 
 
 def _expression(query: Any) -> Expr:
-    if isinstance(query, Expr):
-        return query
     if isinstance(query, GroupBy):
         raise TypeError(
             "explain() takes a query, and this group-by has no aggregation yet: "
             "add one, such as .sum(), or ask why_not(groupby, spec)"
         )
-    expr = getattr(query, "expr", None)
+    expr = query if isinstance(query, Expr) else getattr(query, "expr", None)
     if not isinstance(expr, Expr):
         kind = type(query)
         raise TypeError(
@@ -242,7 +229,7 @@ def _off() -> str:
     return "the plugin is OFF (dask_gpuagg.enable() switches it on); if it were on:"
 
 
-def explained(event: Planned | Refused, refused: Sequence[Unsupported] = ()) -> Explained:
+def _explained(event: Planned | Refused, refused: Sequence[Unsupported] = ()) -> Explained:
     """A group-by as it is lowered: its plan, or the reasons why it has none."""
     call = logical.describe(event.node)
     if refused or isinstance(event, Refused):
@@ -251,20 +238,7 @@ def explained(event: Planned | Refused, refused: Sequence[Unsupported] = ()) -> 
     query = event.query
     engine = where_it_runs(query) or "stock Dask"
     physical = described(query, event.decision, event.nodes)
-    transfer = _transfer() if engine == DEVICE and physical.workers > 1 else ""
-    runs = last_runs(query.plan)
-    return Explained(call, engine, query.plan, event.decision, (), physical, transfer, runs)
-
-
-def _transfer() -> str:
-    """A note on the transport between the workers of the current cluster, if it is slow."""
-    by = protocol()
-    if by not in ("tcp", "tls"):
-        return ""
-    return (
-        f"partials go from GPU to GPU through host memory ({by}); a cluster that is started "
-        'with protocol="ucx" moves them directly'
-    )
+    return Explained(call, engine, query.plan, event.decision, (), physical, last_runs(query.plan))
 
 
 def why_not(query: Any, spec: Any = None) -> list[Reason]:
@@ -293,6 +267,7 @@ def why_not(query: Any, spec: Any = None) -> list[Reason]:
 
 
 def _why_not_spec(groupby: GroupBy, spec: Any) -> list[Reason]:
+    """Ask of each aggregation alone: Dask refuses a specification at its first fault."""
     reasons: list[Reason] = []
     for column, functions in spec.items() if isinstance(spec, dict) else [(None, spec)]:
         chosen = groupby if column is None else groupby[column]

@@ -1,7 +1,7 @@
 """The section ``gpuagg`` of Dask's configuration: one table of settings, and how they are read.
 
-A setting is a record of ``SETTINGS``, from which its default, its check, messages and documentation
-follow, and a typed field of ``Settings``.
+A setting is a record of ``SETTINGS``, which gives its default, its check and messages, a typed
+field of ``Settings``, and a section of ``docs/configuration.md``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ChunkLimit:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The record of a setting.
+    """The values of a setting.
 
     Attributes
     ----------
@@ -42,14 +42,11 @@ class Setting:
         Its values in words, for messages and the documentation.
     parse : callable
         From a value to what the package uses; raises one of ``_REFUSED`` for other values.
-    text : str
-        For users, in Markdown: what the setting decides, and what its values mean.
     """
 
     default: Any
     allowed: str
     parse: Callable[[Any], Any]
-    text: str
 
 
 # raised by parsers for values of wrong types and sizes
@@ -105,118 +102,36 @@ SETTINGS: dict[str, Setting] = {
         None,
         f"{_SWITCH}; or null to leave it to enable() and disable()",
         lambda value: None if value is None else _switch(value),
-        """
-        Whether group-bys run through the plugin:
-
-        - `null`: as the program says, by `dask_gpuagg.enable()`, `disable()`, `with enabled()`
-        - `true`: the same, and importing the package calls `enable()`; this is read at the import
-          only
-        - `false`: never, as long as it is set: to try a program without the plugin, or a few lines
-          of it with `dask.config.set`
-
-        `dask_gpuagg.is_enabled()` says whether the plugin is on. `enable()` changes no
-        configuration, so `dask.config.refresh()` does not undo it.
-        """,
     ),
     "fallback": Setting(
         "warn",
         *_one_of("warn", "raise", "silent"),
-        """
-        What to do with a group-by that the plugin cannot run:
-
-        - `warn`: run it with stock Dask and say why, once for each line of the program and reason
-        - `raise`: raise `dask_gpuagg.UnsupportedGroupBy` with the reason
-        - `silent`: run it with stock Dask
-
-        The same holds, in each process, for kernels that cannot be compiled or loaded there:
-        libcudf's group-by is used instead.
-        """,
     ),
     "chunk": Setting(
         "auto",
         'auto, a number of partitions from 1 on, or bytes such as "4GB"',
         _chunk,
-        """
-        How many partitions one task takes. A task for each costs about a millisecond, and on a GPU
-        a call of the kernels:
-
-        - `auto`: of a persisted collection those that lie on one worker: on a GPU up to a quarter
-          of its memory, on the host small ones up to 32 MiB and an eighth of a thread's share of
-          the worker's memory limit, without a cluster up to 4 MiB, and at least one task for each
-          thread; of Parquet files on a GPU about as many as there are for each worker, on the host
-          those of which Dask makes one partition
-        - `4`: at most 4 partitions; 1 makes every partition a task
-        - `"4GB"`: at most about 4 GB
-        """,
     ),
     "engine": Setting(
         "auto",
         *_one_of("auto", "device"),
-        """
-        Where the partitions of a collection of pandas are grouped; collections of cuDF are on the
-        GPU anyway:
-
-        - `auto`: on the host
-        - `device`: on a GPU, through which they are streamed batch by batch: they may be larger
-          than its memory, and results are pandas' again. What the GPU does not make exactly as the
-          host does is grouped on the host, and a warning says why
-        """,
     ),
     "deterministic": Setting(
         False,
         _SWITCH,
         _switch,
-        """
-        Whether a query gives the same bits however its rows are divided, ordered and grouped, and
-        wherever:
-
-        - `false`: sums and means of floats may differ in their last digits from run to run
-        - `true`: sums are exact until they are rounded once, and means are of such sums. What else
-          depends on the order of additions runs by stock Dask, which promises nothing: `var`,
-          `std`, `sem`, `cov`, `corr`, `prod` of floats, sums of Python objects, `quantile_approx`
-          and users' own functions. With `fallback: raise` it is an error
-        """,
     ),
     "sample": Setting(
         "auto",
         *_one_of("auto", "never"),
-        """
-        Whether the planner may read the key columns of up to three partitions to estimate the
-        number of groups, where metadata does not bound it and there are many partitions:
-
-        - `auto`: only when that needs no computation but reading
-        - `never`: never; many partitions of unknown cardinality are then exchanged
-        """,
     ),
     "kernel": Setting(
         "auto",
         *_one_of("auto", "hgb", "direct", "pgb", "pgb_fold", "pgb_ur", "sgb", "sp_ega", "lphga"),
-        """
-        Which kernel the device engine starts with; the rows that find no place in it go on to the
-        next one, and the answer is the same but for the last digits of floats:
-
-        - `auto`: the cheapest, by an estimate of the number of groups and the costs of the device
-        - `hgb`: tables in shared memory, wherever one group's states fit there
-        - `direct`: the slot of a key is its distance from the least one, for keys of a narrow range
-        - `pgb`: rows scattered by key first, their values with them
-        - `pgb_fold`: as pgb, but rows are put in the order of their groups and folded in registers
-        - `pgb_ur`: as pgb, but the values stay where they are and are gathered by row number
-        - `sgb`: runs of equal keys, for rows whose keys ascend and fit 64 bits
-        - `sp_ega`: one full table in global memory; rows that lose their first place probe
-          afterwards
-        - `lphga`: one roomy table in global memory
-        """,
     ),
     "compile": Setting(
         "background",
         *_one_of("background", "wait"),
-        """
-        What a query on a GPU does whose kernels this machine has never compiled:
-
-        - `background`: libcudf's group-by makes the result, and the kernels are compiled meanwhile:
-          later partitions and queries take them
-        - `wait`: it waits for the compiler, about a second, and longer on few cores
-        """,
     ),
     "kernel-cache": Setting(
         None,

@@ -143,16 +143,16 @@ def test_calibrate_without_a_gpu_says_so_once():
     assert ran.stdout == ""
 
 
-COMMANDS = ("run", "explain", "doctor", "calibrate", "warm")
+COMMANDS = ("run", "doctor", "calibrate", "warm")
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["docter"], "Did you mean doctor?"),
-        (["nothing"], "neither a command (run, explain, doctor, calibrate, warm) nor"),
+        (["nothing"], "neither a command (run, doctor, calibrate, warm) nor"),
         (["run"], "give a script, or -m and a module"),
-        (["explain", "-m"], "give a script, or -m and a module"),
+        (["run", "-m"], "give a script, or -m and a module"),
         (["--no-such"], "unrecognized arguments: --no-such"),
         (["run", "missing.py"], "there is no file missing.py"),
         (["run", "-m", "no.such.module"], "there is no module no.such.module"),
@@ -217,15 +217,6 @@ def test_a_profile_is_written_also_when_the_script_fails(script, tmp_path):
     ran = gpuagg("run", "--profile", tmp_path / "no" / "ran.txt", script(QUERY))
     assert ran.returncode == 2
     assert "cannot be written" in ran.stderr
-
-
-def test_explain_prints_each_group_by_once_as_it_is_planned(script):
-    text = QUERY + "ddf.groupby('k').v.sum().compute()\nddf.v.map(complex).groupby(ddf.k).sum()\n"
-    ran = gpuagg("explain", script(text + "ddf.assign(v=1j).groupby('k').v.sum().compute()\n"))
-    assert ran.stdout.splitlines() == ["sum {1: 4, 2: 2}", "planned 1"], ran.stderr
-    assert ran.stderr.count("group-by .sum()\n") == 2
-    assert "  merge    tree into 1 output" in ran.stderr
-    assert "complex128 is not supported" in ran.stderr
 
 
 def test_a_module_of_the_working_directory_by_the_installed_command(script):

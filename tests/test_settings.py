@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import pickle
 import re
 
@@ -92,25 +91,21 @@ def test_every_default_is_allowed(name):
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_every_setting_has_a_text_and_is_on_the_page(name, page):
-    text = inspect.cleandoc(SETTINGS[name].text)
-    assert re.match(r"[A-Z].{20}", text)
-    default = page.partition(f"\n## `gpuagg.{name}`\n")[2].partition("`")[2].partition("`")[0]
-    assert default == {None: "null", False: "false"}.get(
-        SETTINGS[name].default, SETTINGS[name].default
-    )
-    assert text in page
-    assert SETTINGS[name].allowed in page
-    assert page.count(f"`DASK_GPUAGG__{name.upper().replace('-', '_')}`") == 2
-
-
-@pytest.fixture
-def page(monkeypatch):
-    """The generated page of the documentation."""
+def test_every_setting_has_a_section_and_a_row_of_the_table(name, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "_ext"))
-    from package_tables import settings_page
+    from package_tables import settings_table
 
-    return settings_page()
+    assert re.match(r"[A-Z].{20}", section_of(name))
+    (row,) = (line for line in settings_table().splitlines() if f"(#gpuagg-{name})" in line)
+    default = {None: "null", False: "false"}.get(SETTINGS[name].default, SETTINGS[name].default)
+    variable = f"DASK_GPUAGG__{name.upper().replace('-', '_')}"
+    assert f"| `{default}` | {SETTINGS[name].allowed} | `{variable}` |" in row
+
+
+def section_of(name):
+    """The text about a setting."""
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    return page.partition(f"\n## `gpuagg.{name}`\n\n")[2].partition("\n(gpuagg-")[0]
 
 
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in BAD.items() for v in values])
@@ -180,7 +175,7 @@ def test_both_spellings_are_one_name():
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_every_choice_is_explained(name):
-    explained = re.findall(r"^ +- `(\S+)`: \S", SETTINGS[name].text, re.MULTILINE)
+    explained = re.findall(r"^- `(\S+)`: \S", section_of(name), re.MULTILINE)
     assert sorted(explained) == sorted(CHOICES[name])
     assert sorted(SETTINGS[name].allowed.split(", ")) == sorted(CHOICES[name])
 

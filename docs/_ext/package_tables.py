@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Iterable, Sequence
 
@@ -42,18 +41,15 @@ def meaning_table() -> str:
     return markdown(["aggregation", "gives", "nulls", "combined by", "in `.agg`"], rows)
 
 
-def settings_page() -> str:
-    """A table of all settings, with default and environment variable, and a section for each."""
-    rows, sections = [], []
+def settings_table() -> str:
+    """Settings: their defaults, values and environment variables."""
+    rows = []
     for name, setting in SETTINGS.items():
         default = json.dumps(setting.default).strip('"')
-        variable = f"DASK_GPUAGG__{name.upper().replace('-', '_')}"
-        rows.append([f"[`gpuagg.{name}`](#gpuagg-{name})", f"`{default}`", f"`{variable}`"])
-        values = f"Default `{default}`, environment `{variable}`. Values: {setting.allowed}."
-        text = inspect.cleandoc(setting.text)
-        sections.append(f"(gpuagg-{name})=\n\n## `gpuagg.{name}`\n\n{values}\n\n{text}")
-    table = markdown(["setting", "default", "environment"], rows)
-    return "\n\n".join([table, *sections]) + "\n"
+        variable = f"`DASK_GPUAGG__{name.upper().replace('-', '_')}`"
+        setting_of = f"[`gpuagg.{name}`](#gpuagg-{name})"
+        rows.append([setting_of, f"`{default}`", setting.allowed, variable])
+    return markdown(["setting", "default", "values", "environment"], rows)
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

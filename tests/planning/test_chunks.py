@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import uuid
 from collections.abc import Iterator
 from functools import partial
@@ -364,24 +363,6 @@ def test_runs_of_partitions_are_even(npartitions: int, tasks: int) -> None:
     sizes = [len(run) for run in runs]
     assert len(sizes) >= min(tasks, npartitions)
     assert max(sizes) - min(sizes) <= 1
-
-
-@pytest.mark.parametrize(
-    ("address", "told"),
-    [
-        ("tcp://127.0.0.1:1", True),
-        ("tls://h:1", True),
-        ("ucx://h:1", False),
-        ("inproc://h/1", False),
-    ],
-)
-def test_the_way_through_the_host_is_told(
-    monkeypatch: pytest.MonkeyPatch, address: str, told: bool
-) -> None:
-    explain = importlib.import_module("dask_gpuagg.explain")  # the package has a function so named
-    one = SimpleNamespace(scheduler=SimpleNamespace(address=address))
-    monkeypatch.setattr(cluster, "current_client", lambda: one)
-    assert ('protocol="ucx"' in explain._transfer()) == told
 
 
 def test_keys_by_functions_that_look_alike() -> None:
