@@ -20,6 +20,12 @@ from dask_gpuagg.states import STATES
 if TYPE_CHECKING:
     from dask_gpuagg.settings import TaskSettings
 
+# The result of some partitions: its tables by name, DataFrames of the engine's library whose
+# columns are the keys ``k0``, ``k1``, ..., the fields of states ``s<i>.<field>`` and the values
+# ``v`` or ``v<c>``. A dict, which Dask measures and sends table by table, those of a GPU without
+# a copy on the host.
+Partial = dict[str, Any]
+
 
 class Unsupported(Exception):
     """A group-by, or one aggregation of it and its column, that our plan cannot run.
@@ -87,6 +93,28 @@ class Sketched:
     aggregation: str
     column: int
     parameters: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of a partial, by the kind of the aggregations that it serves.
+
+    Attributes
+    ----------
+    name : str
+        Its key in a partial: ``groups``, ``pairs<c>`` of column ``c``, ``sketch<i>`` or ``rows``.
+    kind : Kind
+        Mergeable: a row per group, with the fields of all states. Distinct: a row per pair of key
+        and value. Sketch: the entries of a sketch. Whole: the rows themselves.
+    columns : tuple of int
+        Positions in ``Plan.columns`` of the values that it holds; none of a table of states.
+    sketch : Sketched or None
+    """
+
+    name: str
+    kind: Kind
+    columns: tuple[int, ...] = ()
+    sketch: Sketched | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,12 +246,18 @@ class Plan:
         )
 
     @property
-    def tables(self) -> tuple[str, ...]:
-        """Names of the tables that a partial consists of."""
-        names = ["groups"] if self.grouped else []
-        names += [f"pairs{c}" for c in self.pairs]
-        names += [f"sketch{i}" for i in range(len(self.sketches))]
-        return tuple(names + (["rows"] if self.rows else []))
+    def tables(self) -> tuple[Table, ...]:
+        """The tables that a partial consists of."""
+        tables = [Table("groups", Kind.MERGEABLE)] if self.grouped else []
+        tables += [Table(f"pairs{c}", Kind.DISTINCT, (c,)) for c in self.pairs]
+        for i, sketch in enumerate(self.sketches):
+            tables.append(Table(f"sketch{i}", Kind.SKETCH, (sketch.column,), sketch))
+        return (*tables, Table("rows", Kind.WHOLE, self.rows)) if self.rows else tuple(tables)
+
+    @property
+    def is_one_table(self) -> bool:
+        """Whether a partial is one table, with a row per group."""
+        return not (self.pairs or self.sketches or self.rows)
 
     def table_of(self, output: Output) -> str:
         """Name of the table that an output which is not mergeable is made from."""

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Hashable
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dask_gpuagg.engines.host import engine, narrowed
+from dask_gpuagg.engines.protocol import Engine, Narrowing
+
+if TYPE_CHECKING:
+    from dask_gpuagg.engines.device import engine as device_engine
+    from dask_gpuagg.engines.device import narrowed as device_narrowed
+
+    # modules that are loaded by name are checked here
+    _engine: Engine = device_engine
+    _narrowing: Narrowing = device_narrowed
 
 HOST, DEVICE = "host", "device"
 _BY_LIBRARY = {"pandas": HOST, "cudf": DEVICE}
@@ -25,25 +33,27 @@ def engine_name(data: Any) -> str | None:
     return _BY_LIBRARY.get(type(data).__module__.partition(".")[0])
 
 
-def engine_of(data: Any) -> ModuleType:
-    """The engine of a frame, a column or a partial, as a module.
+def engine_of(data: Any) -> Engine:
+    """The engine of a frame, a column or a partial.
 
     Parameters
     ----------
     data : DataFrame, Series or dict of DataFrame
     """
-    return _device("engine") if engine_name(data) == DEVICE else engine
+    result: Engine = _device("engine") if engine_name(data) == DEVICE else engine
+    return result
 
 
-def _device(name: str) -> ModuleType:
+def narrowing_of(data: Any) -> Narrowing:
+    """How the engine of a frame narrows quantiles; see ``engine_of``."""
+    result: Narrowing = _device("narrowed") if engine_name(data) == DEVICE else narrowed
+    return result
+
+
+def _device(name: str) -> Any:
     """A module of the device engine. It imports cuDF, which only users of cuDF have."""
     # not from sys.modules: a module is there while another thread still imports it
     return importlib.import_module(f"dask_gpuagg.engines.device.{name}")
-
-
-def narrowing_of(data: Any) -> ModuleType:
-    """The module of an engine that narrows quantiles; see ``engine_of``."""
-    return _device("narrowed") if engine_name(data) == DEVICE else narrowed
 
 
 def dtypes_of(frame: Any) -> list[tuple[Hashable, Any]]:

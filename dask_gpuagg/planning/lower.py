@@ -15,6 +15,7 @@ from dask.dataframe.dask_expr._shuffle import Shuffle
 from dask.dataframe.dask_expr.io import FromGraph, FromPandas
 from dask.utils import get_default_shuffle_method
 
+from dask_gpuagg.aggregations import Kind
 from dask_gpuagg.cluster import current_client
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name
@@ -397,8 +398,8 @@ def _bytes(plan: Plan, partials: int, groups: int | None, rows: int | None) -> i
     """Bytes of all partials: of each table those of its rows, at most as many as there are."""
     keys = sum(size_of(key.dtype) for key in plan.keys)
     nbytes = 0
-    for name in plan.tables:
-        if name == "groups":
+    for table in plan.tables:
+        if table.kind is Kind.MERGEABLE:
             of_partials = None if groups is None else groups * partials
             bounds = [n for n in (rows, of_partials) if n is not None]
             if not bounds:
@@ -408,7 +409,9 @@ def _bytes(plan: Plan, partials: int, groups: int | None, rows: int | None) -> i
         elif rows is None:
             return None
         else:
-            nbytes += rows * (keys + _bytes_of_row(plan, name))
+            # an entry of a sketch has at most a float64 and a level
+            values = sum(size_of(plan.columns[c].dtype) for c in table.columns)
+            nbytes += rows * (keys + (9 if table.sketch else values))
     return nbytes
 
 
@@ -416,11 +419,3 @@ def _fields_of(use: StateUse) -> int:
     """Columns of a state in a partial, about."""
     record = STATES[use.state]
     return max(len(record.fields), 1) + _BINS * record.binned
-
-
-def _bytes_of_row(plan: Plan, table: str) -> int:
-    """Bytes of a row of a table of pairs, entries or rows, without the keys."""
-    if table.startswith("sketch"):
-        return 9  # at most: a float64 and a level
-    columns = plan.rows if table == "rows" else (int(table.removeprefix("pairs")),)
-    return sum(size_of(plan.columns[c].dtype) for c in columns)

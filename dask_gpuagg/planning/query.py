@@ -112,7 +112,7 @@ class GroupByQuery:
         # row labels are Dask's, and users' functions may write to what they are given
         as_dask = any(use.state in ("idxmin", "idxmax", "custom") for use in plan.states)
         columns = None if as_dask else [column.label for column in plan.columns]
-        apart = plan.tables != ("groups",)
+        apart = not plan.is_one_table
         if columns is not None and (apart or plan.shape == "values"):
             columns += [key.label for key in plan.keys]  # keys of rows, not of groups
         device = engine_name(self.meta) == DEVICE

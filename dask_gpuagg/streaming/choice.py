@@ -27,7 +27,7 @@ def refusal(plan: Plan) -> str | None:
     -------
     str or None
     """
-    if plan.shape != "groups" or plan.tables != ("groups",):
+    if plan.shape != "groups" or not plan.is_one_table:
         return "distinct values and whole groups of host partitions are the host engine's"
     if not plan.observed and any(dtype_class(key.dtype) == "category" for key in plan.keys):
         return "groups of categories that no row has are the host engine's"

@@ -1,52 +1,39 @@
 """Partials to one partial or to an output, brought to one plan before.
 
-Part by part where device memory does not suffice. Dask's metadata is a promise that files and
-functions break: a column of integers of which one file holds a null, dates that the metadata calls
-objects, an unmatched row of a join. A partial is made of what its partition holds. If that differs
-from the plan, the partial carries the dtypes that were found (``DTYPES``), and its states are those
-of ``retyped(plan, dtypes)``. Before partials merge, all get one plan: that of the dtypes that their
-columns have together, as a concatenation would have them.
+Dask's metadata is a promise that files and functions break: a column of integers of which one
+file holds a null, dates that the metadata calls objects, an unmatched row of a join. A partial is
+made of what its partition holds. If that differs from the plan, the partial carries the dtypes of
+the partition (``DTYPES``), and its states are those of ``retyped(plan, dtypes)``. Before partials
+merge, all get one plan: that of the dtypes that their columns have together, as a concatenation
+would have them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
 from dask_gpuagg import exact_sums
 from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.dtypes import INTEGRAL, dtype_class, ticks_of
-from dask_gpuagg.engines import DEVICE, column_of, engine_name, engine_of
-from dask_gpuagg.engines.device.memory import Spilled, after_free, first_that_fits, out_of_memory
-from dask_gpuagg.plan import Plan, StateUse
+from dask_gpuagg.engines import column_of, engine_of
+from dask_gpuagg.engines.protocol import Engine
+from dask_gpuagg.plan import Partial, Plan, StateUse
 from dask_gpuagg.states import STATES
-
-T = TypeVar("T")
-Partial = dict[str, Any]
 
 # entry of a partial beside its tables: the dtype of each column of the plan
 DTYPES = "dtypes"
 _LIMB = 1 << 32
-# Parts by key hash, each of which needs so small a share of the memory.
-_PARTS = 16
 
 
 def combined(partials: Sequence[Partial], plan: Plan, owned: bool = False) -> Partial:
     """Several partials as one; ``owned`` as for ``finalized``."""
     if len(partials) == 1:
         return partials[0]
-    engine = engine_of(partials[0])
-    tables, together, dtypes, given, of_parts = _prepared(partials, plan, engine, owned)
-    merged = _merged(
-        lambda: engine.combine(tables, together, **given),
-        lambda: combined_in_parts(tables, together, engine, _PARTS, **of_parts),
-        tables,
-        together,
-    )
-    return labelled(merged, dtypes)
+    tables, together, dtypes = _unified(partials, plan, owned)
+    return labelled(engine_of(tables[0]).combine(tables, together, owned), dtypes)
 
 
 def finalized(
@@ -61,47 +48,19 @@ def finalized(
     Partials that are ``owned`` nobody else needs: they may leave the device while they merge, and
     the output may take its memory from them.
     """
-    engine = engine_of(partials[0])
-    tables, together, _, given, of_parts = _prepared(partials, plan, engine, owned)
-    return _merged(
-        lambda: engine.finalize(tables, together, meta, bucket, owned, **given),
-        lambda: finalized_in_parts(tables, together, meta, engine, _PARTS, owned, **of_parts),
-        tables,
-        together,
-    )
+    tables, together, _ = _unified(partials, plan, owned)
+    return engine_of(tables[0]).finalize(tables, together, meta, bucket, owned)
 
 
-def _prepared(
-    partials: Sequence[Partial], plan: Plan, engine: Any, owned: bool
-) -> tuple[list[Partial], Plan, tuple[Any, ...] | None, dict[str, int], dict[str, int]]:
-    """Partials of one plan, and options that tell the engine how many groups they have at least."""
-    tables, together, dtypes = unify(partials, plan, engine)
-    least = max(len(table["groups"]) if "groups" in table else 0 for table in tables)
-    if not (owned and _in_one(partials, tables, together, engine)):
-        return tables, together, dtypes, {}, {}
-    # of a part nothing is known: a group may have several rows
-    return tables, together, dtypes, {"least": least}, {"least": 0}
-
-
-def _in_one(partials: Sequence[Partial], tables: list[Partial], plan: Plan, engine: Any) -> bool:
-    """Make partials of a GPU one, in which a group may have several rows; the others are emptied.
-
-    Merging needs room for what it moves, which that of the partials themselves may be. Where
-    there is none for a copy of them, they stay, and the answer is false.
-    """
-    if plan.tables != ("groups",) or len(tables) == 1 or engine_name(tables[0]) != DEVICE:
-        return False
-
-    def copied() -> Any:
-        return engine.stack(engine.alike([t["groups"] for t in tables], plan))
-
-    stacked = first_that_fits([copied, lambda: None], MemoryError)
-    if stacked is None:
-        return False
-    for emptied in (*partials, *tables):
-        emptied.clear()
-    tables[:] = [{"groups": stacked}]
-    return True
+def _unified(
+    partials: Sequence[Partial], plan: Plan, owned: bool
+) -> tuple[list[Partial], Plan, tuple[Any, ...] | None]:
+    """Partials of one plan; those that are ``owned`` do not keep tables that have others now."""
+    tables, together, dtypes = unify(partials, plan, engine_of(partials[0]))
+    if owned:
+        for replaced in (p for p, table in zip(partials, tables, strict=True) if p is not table):
+            replaced.clear()
+    return tables, together, dtypes
 
 
 def labelled(tables: Partial, dtypes: tuple[Any, ...] | None) -> Partial:
@@ -114,96 +73,14 @@ def tables_of(partial: Partial) -> Partial:
     return {name: table for name, table in partial.items() if name != DTYPES}
 
 
-def _merged(
-    at_once: Callable[[], T], in_parts: Callable[[], T], tables: Sequence[Partial], plan: Plan
-) -> T:
-    """Merge partials by the first way for which memory suffices."""
-    if engine_name(tables[0]) != DEVICE:
-        return at_once()
-    steps = [at_once, after_free(at_once)]
-    if plan.observed and plan.shape == "groups":
-        steps.append(in_parts)
-    rows = sum(len(next(iter(t.values()))) for t in tables)
-    what = f"merging {len(tables):,} partials of {rows:,} rows"
-    return first_that_fits(steps, lambda refused: out_of_memory(what, refused, bytes_of(tables)))
-
-
-def bytes_of(partials: Iterable[Any]) -> int:
-    """Bytes of the tables of some partials, roughly; those in host memory have none."""
-    tables = [table for p in partials if isinstance(p, dict) for table in tables_of(p).values()]
-    columns = [[column_of(table, label) for label in table.columns] for table in tables]
-    engines = map(engine_of, tables)
-    return int(sum(e.bytes_of(c) for e, c in zip(engines, columns, strict=True)))
-
-
-def combined_in_parts(
-    tables: Sequence[Partial], plan: Plan, engine: Any, parts: int, **given: int
-) -> Partial:
-    """Partials combined one part of the key hashes after the other, the others on the host."""
-    spilled = []
-    for pieces in _parts_on_host(tables, plan, engine, parts):
-        spilled.append(Spilled.of(engine.combine(pieces(), plan, **given)))
-    restored = [part.restored() for part in spilled]
-    stacked = {
-        name: engine.alike([tables[name] for tables in restored], plan) for name in plan.tables
-    }
-    return {name: engine.stack(tables) for name, tables in stacked.items()}
-
-
-def finalized_in_parts(
-    tables: Sequence[Partial],
-    plan: Plan,
-    meta: Any,
-    engine: Any,
-    parts: int,
-    owned: bool = False,
-    **given: int,
-) -> Any:
-    """The output of partials, made one part of the key hashes after the other."""
-    spilled = []
-    for pieces in _parts_on_host(tables, plan, engine, parts, owned):
-        spilled.append(Spilled.of(engine.finalize(pieces(), plan, meta, **given)))
-    outputs = [part.restored() for part in spilled]
-    return engine.concatenated_outputs(outputs, plan, meta)
-
-
-def _slices(tables: Partial, number: int) -> Iterator[Partial]:
-    """The rows of each table in so many slices, in their order."""
-    for i in range(number):
-        yield {
-            name: table.iloc[len(table) * i // number : len(table) * (i + 1) // number]
-            for name, table in tables.items()
-        }
-
-
-def _parts_on_host(
-    tables: Sequence[Partial], plan: Plan, engine: Any, parts: int, owned: bool = False
-) -> list[Callable[[], list[Partial]]]:
-    """For each part a call that brings its pieces back, in the order of the partials.
-
-    Partials that are ``owned`` are emptied: they all leave before the first is divided. Few are
-    divided by slices of their rows: to divide a table takes several times its memory.
-    """
-    spilled: list[list[Spilled[Partial]]] = [[] for _ in range(parts)]
-    bring_back: list[Callable[[], Partial]] = [partial(dict, table) for table in tables]
-    if owned:
-        bring_back = []
-        for table in tables:
-            bring_back.append(Spilled.of(dict(table)).restored)
-            table.clear()
-    for bring_table in bring_back:
-        for rows in _slices(bring_table(), -(-parts // len(bring_back))):
-            for of_part, piece in zip(spilled, engine.split(rows, plan, parts, True), strict=True):
-                of_part.append(Spilled.of(piece))
-
-    def bring(pieces: list[Spilled[Partial]]) -> Callable[[], list[Partial]]:
-        return lambda: [piece.restored() for piece in pieces]
-
-    return [bring(pieces) for pieces in spilled]
+def bytes_of(partial: Partial, engine: Engine) -> int:
+    """Bytes of the tables of a partial, roughly."""
+    tables = tables_of(partial).values()
+    return sum(engine.bytes_of(column_of(t, label) for label in t.columns) for t in tables)
 
 
 def differing(
-    columns: Sequence[Any], plan: Plan, engine: Any
+    columns: Sequence[Any], plan: Plan, engine: Engine
 ) -> tuple[list[Any], tuple[Any, ...] | None]:
     """The columns of a partition as its partial takes them, and their dtypes if these differ."""
     if plan.shape == "values" and isinstance(columns[0].dtype, pd.CategoricalDtype):
@@ -218,7 +95,7 @@ def differing(
     return [values for values, _ in pairs], None if same else dtypes
 
 
-def as_found(values: Any, promised: Any, engine: Any) -> tuple[Any, Any]:
+def as_found(values: Any, promised: Any, engine: Engine) -> tuple[Any, Any]:
     """A column of a partition, and the dtype under which its partial is merged.
 
     The dtype is the promised one where values can be merged with those of that dtype; they are cast
@@ -231,13 +108,12 @@ def as_found(values: Any, promised: Any, engine: Any) -> tuple[Any, Any]:
         return values, promised  # categories may differ from partition to partition
     if cls == "category" and len(values):
         return as_found(engine.of_categories(values), promised, engine)
-    result: tuple[Any, Any] = engine.compatible(values, promised)
-    return result
+    return engine.compatible(values, promised)
 
 
 def unify(
-    partials: Sequence[dict[str, Any]], plan: Plan, engine: Any
-) -> tuple[list[dict[str, Any]], Plan, tuple[Any, ...] | None]:
+    partials: Sequence[Partial], plan: Plan, engine: Engine
+) -> tuple[list[Partial], Plan, tuple[Any, ...] | None]:
     """Bring partials to one plan."""
     if not any(DTYPES in partial for partial in partials):
         return list(partials), plan, None
@@ -250,7 +126,9 @@ def unify(
     return moved, together, None if common == promised else common
 
 
-def united(dtypes: Sequence[tuple[Any, ...]], rows: Sequence[int], engine: Any) -> tuple[Any, ...]:
+def united(
+    dtypes: Sequence[tuple[Any, ...]], rows: Sequence[int], engine: Engine
+) -> tuple[Any, ...]:
     """The dtypes that the columns of several partitions have together.
 
     Those of a partition without rows do not count, unless none has rows.
@@ -259,11 +137,11 @@ def united(dtypes: Sequence[tuple[Any, ...]], rows: Sequence[int], engine: Any) 
     return tuple(engine.common_dtype(of_column) for of_column in zip(*some, strict=True))
 
 
-def _rows(tables: dict[str, Any]) -> int:
+def _rows(tables: Partial) -> int:
     return len(next(iter(tables.values())))
 
 
-def replanned(tables: dict[str, Any], own: Plan, together: Plan) -> dict[str, Any]:
+def replanned(tables: Partial, own: Plan, together: Plan) -> Partial:
     """A partial as if it had been made by another plan of the same outputs.
 
     A sum of integers in one partition may be one of floats in all of them, and a state may have

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from dask_gpuagg.aggregations import Kind
 from dask_gpuagg.decomposition import retyped
-from dask_gpuagg.engines import DEVICE, engine_name, engine_of, narrowing_of
-from dask_gpuagg.engines.device.memory import after_free, first_that_fits, out_of_memory
+from dask_gpuagg.engines import engine_name, engine_of, narrowing_of
+from dask_gpuagg.engines.protocol import Engine
 from dask_gpuagg.narrowing import is_narrowed
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.reporting.runs import task
@@ -28,7 +27,7 @@ from dask_gpuagg.tasks.partials import (
     stackable,
 )
 from dask_gpuagg.tasks.reading import Chunk, show_progress
-from dask_gpuagg.tasks.tasks import read, tried
+from dask_gpuagg.tasks.tasks import read
 
 # What one chunk sends first: ``samples``, a list of tables; ``dtypes`` and ``rows`` of each of its
 # partitions; and whether its rows can be counted, ``ready``.
@@ -65,8 +64,7 @@ def gpuagg_sample_rows(chunk: Chunk, plan: Plan, stride: int) -> Sampled:
         engine = narrowing_of(first)
         runs = stackable(inputs, plan, engine_of(first))
         rows = sum(map(len, inputs))
-        samples = tried(
-            first,
+        samples = engine_of(first).within_memory(
             f"sampling {rows:,} rows",
             lambda: [engine.sample(run, plan, stride) for run in runs],
         )
@@ -97,10 +95,8 @@ def gpuagg_aim(sampled: Sequence[Sampled], max_inside: float, plan: Plan) -> Aim
         if not (ready and _are_plain(sampled, plan) and is_narrowed(together)):
             return None
         engine = narrowing_of(samples[0])
-        brackets = tried(
-            samples[0],
-            f"brackets of {rows:,} sampled rows",
-            lambda: engine.aim(samples, together),
+        brackets = engine_of(samples[0]).within_memory(
+            f"brackets of {rows:,} sampled rows", lambda: engine.aim(samples, together)
         )
         done.groups = len(brackets.keys)
         if brackets.inside > max_inside:
@@ -108,7 +104,7 @@ def gpuagg_aim(sampled: Sequence[Sampled], max_inside: float, plan: Plan) -> Aim
         return Aim(brackets, dtypes)
 
 
-def _dtypes_of(sampled: Sequence[Sampled], plan: Plan, engine: Any) -> tuple[Any, ...] | None:
+def _dtypes_of(sampled: Sequence[Sampled], plan: Plan, engine: Engine) -> tuple[Any, ...] | None:
     """Dtypes that the columns of all partitions have together, where they are not the plan's."""
     dtypes = [of_partition for of_chunk in sampled for of_partition in of_chunk["dtypes"]]
     if all(of_partition is None for of_partition in dtypes):
@@ -152,7 +148,9 @@ def gpuagg_widen(aim: Aim | None, narrowed: Sequence[Narrowed], plan: Plan) -> A
         counted = [one for of_chunk in narrowed for one in of_chunk["counted"]]
         first, together, brackets = counted[0]["keys"], aim.plan(plan), aim.brackets
         engine = narrowing_of(first)
-        wider = tried(first, "wider brackets", lambda: engine.widened(brackets, counted, together))
+        wider = engine_of(first).within_memory(
+            "wider brackets", lambda: engine.widened(brackets, counted, together)
+        )
         done.saw(engine_name(first), len(brackets.keys), 0 if wider is None else len(wider.keys))
         return None if wider is None else Aim(wider, aim.dtypes)
 
@@ -188,8 +186,7 @@ def gpuagg_pick(
         first, together = counted[0]["keys"], aim.plan(plan)
         kept_rows = _kept([*counted, *recounted])
         engine, last = narrowing_of(first), None if wider is None else wider.brackets
-        rows = tried(
-            first,
+        rows = engine_of(first).within_memory(
             f"quantiles of {kept_rows:,} rows",
             lambda: engine.picked(aim.brackets, counted, last, recounted, together),
         )
@@ -212,11 +209,11 @@ def _counted(inputs: Sequence[Inputs], aim: Aim, plan: Plan) -> list[Any]:
     def stacked() -> list[Any]:
         return counted(stack_small(inputs, plan))
 
-    if engine_name(first) != DEVICE:
-        return stacked()
-    filled = [part for part in inputs if len(part)] or inputs[:1]
-    what = partial(out_of_memory, f"counting {sum(map(len, inputs)):,} rows")
-    return first_that_fits([stacked, after_free(lambda: counted(filled))], what)
+    def one_by_one() -> list[Any]:
+        return counted([part for part in inputs if len(part)] or inputs[:1])
+
+    what = f"counting {sum(map(len, inputs)):,} rows"
+    return engine_of(first).within_memory(what, stacked, one_by_one)
 
 
 def _others(plan: Plan) -> Plan:

@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, cast
+from typing import Any
 
 from dask.dataframe.groupby import _groupby_raise_unaligned, _is_aligned
 from dask.dataframe.utils import is_index_like, is_series_like
@@ -17,23 +17,14 @@ from dask.dataframe.utils import is_index_like, is_series_like
 from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, HOST, column_of, engine_name, engine_of
-from dask_gpuagg.engines.device.memory import (
-    Spilled,
-    after_free,
-    first_that_fits,
-    out_of_memory,
-    tried_twice,
-)
-from dask_gpuagg.engines.device.support import of_rows, one_pass
-from dask_gpuagg.plan import Plan
+from dask_gpuagg.engines.protocol import Engine
+from dask_gpuagg.plan import Partial, Plan
 from dask_gpuagg.reporting.events import Fallback, FellBack, emit
 from dask_gpuagg.states import STATES
 from dask_gpuagg.streaming import stream
 from dask_gpuagg.streaming.choice import is_as_promised, streams
-from dask_gpuagg.tasks.merging import bytes_of, combined, differing, finalized, labelled, tables_of
+from dask_gpuagg.tasks.merging import combined, differing, finalized, labelled, tables_of
 from dask_gpuagg.tasks.reading import Chunk, frame_of, this_task
-
-Partial = dict[str, Any]
 
 # Of its memory: three batches are held at a time, and what is read ahead of them.
 _SHARE_OF_A_WORKER = 16
@@ -86,7 +77,7 @@ def inputs_there(chunk: Chunk, plan: Plan) -> list[Inputs]:
     return [inputs_of(*frame_of(part, chunk.given), plan) for part in chunk.parts]
 
 
-def partial_of(inputs: Inputs, plan: Plan, engine: Any) -> Partial:
+def partial_of(inputs: Inputs, plan: Plan, engine: Engine) -> Partial:
     """The partial of the inputs of one or several partitions."""
     own = plan if inputs.dtypes is None else retyped(plan, inputs.dtypes)
     tables = engine.partial(inputs.keys, inputs.columns, inputs.index, own)
@@ -104,10 +95,10 @@ def partials_of(parts: Sequence[Inputs], plan: Plan) -> list[Partial]:
     if goes_to_device(parts[0].keys[0], plan):
         return _streamed(iter(parts), plan)
     engine = engine_of(parts[0].keys[0])
-    partials: list[Partial | Spilled[Partial]] = []
+    partials: list[Any] = []
     for run in stackable(parts, plan, engine):
         _add_run(partials, run, plan, engine)
-    return _on_device(partials)
+    return engine.restored(partials)
 
 
 def partials_of_stream(
@@ -148,7 +139,7 @@ def partials_of_stream(
         waiting.clear()
         size = 0
         rows = sum(map(_rows, partials))
-        if plan.tables == ("groups",) and len(partials) > 1 and rows > max(_FEW_ROWS, 2 * left):
+        if plan.is_one_table and len(partials) > 1 and rows > max(_FEW_ROWS, 2 * left):
             partials = [combined(partials, plan, owned=True)]
             left = _rows(partials[0])
     return [*partials, *(partials_of(waiting, plan) if waiting else [])]
@@ -182,7 +173,7 @@ _ROWS_TO_HALVE = 1 << 17
 _FEW_ROWS = 1 << 22
 
 
-def stackable(parts: Sequence[Inputs], plan: Plan, engine: Any) -> list[Sequence[Inputs]]:
+def stackable(parts: Sequence[Inputs], plan: Plan, engine: Engine) -> list[Sequence[Inputs]]:
     """Runs of partitions that are stacked: consecutive ones of equal dtypes."""
     if len(parts) == 1:
         return [parts]
@@ -206,47 +197,20 @@ def _is_alike(dtype: Any, other: Any) -> bool:
     return dtype is other or (dtype_class(dtype) != "category" and bool(dtype == other))
 
 
-def _add_run(
-    partials: list[Partial | Spilled[Partial]], run: Sequence[Inputs], plan: Plan, engine: Any
-) -> None:
+def _add_run(partials: list[Any], run: Sequence[Inputs], plan: Plan, engine: Engine) -> None:
     """Add the partials of stacked partitions: one, or more where memory does not suffice for it."""
 
     def at_once() -> list[Partial]:
         return [partial_of(stacked(run, engine, plan), plan, engine)]
-
-    def without_others() -> list[Partial]:
-        partials[:] = [p if isinstance(p, Spilled) else Spilled.of(p) for p in partials]
-        return at_once()
 
     def in_halves() -> list[Partial]:
         for half in _halves(run):
             _add_run(partials, half, plan, engine)
         return []
 
-    steps = [at_once]
-    device = engine_name(run[0].keys[0]) == DEVICE
-    if device:
-        steps.append(after_free(at_once))
-        if not all(isinstance(p, Spilled) for p in partials):
-            steps.append(without_others)
-    if _may_be_halved(run, plan):
-        steps.append(in_halves)
+    smaller = in_halves if _may_be_halved(run, plan) else None
     what = f"{sum(map(len, run)):,} rows"
-
-    def fails(refused: str) -> MemoryError:
-        return out_of_memory(what, refused, bytes_of(partials)) if device else MemoryError(refused)
-
-    partials += first_that_fits(steps, fails)
-
-
-def _on_device(partials: list[Partial | Spilled[Partial]]) -> list[Partial]:
-    """Partials of which some may have left the device."""
-    if not any(isinstance(p, Spilled) for p in partials):
-        return cast("list[Partial]", partials)
-    what = f"{len(partials):,} partials"
-    return tried_twice(
-        what, lambda: [p.restored() if isinstance(p, Spilled) else p for p in partials]
-    )
+    partials += engine.within_memory(what, at_once, smaller, partials)
 
 
 def _may_be_halved(run: Sequence[Inputs], plan: Plan) -> bool:
@@ -267,7 +231,7 @@ def _halves(run: Sequence[Inputs]) -> list[Sequence[Inputs]]:
     return [[part.rows(0, half)], [part.rows(half, len(part))]]
 
 
-def stacked(run: Sequence[Inputs], engine: Any, plan: Plan) -> Inputs:
+def stacked(run: Sequence[Inputs], engine: Engine, plan: Plan) -> Inputs:
     """Inputs of equal dtypes, stacked, or as they lie where the plan's kernels take them so."""
     if len(run) == 1:
         return run[0]
@@ -281,23 +245,11 @@ def finished_of(parts: Sequence[Inputs], plan: Plan, meta: Any) -> Any:
     """The output of all partitions."""
     engine = engine_of(parts[0].keys[0])
     runs = stackable(parts, plan, engine)
-    device = engine_name(parts[0].keys[0]) == DEVICE
-    at_once = device and (one_pass(plan) or of_rows(plan))
-    if at_once and len(runs) == 1 and runs[0][0].dtypes is None:
-        output = _direct(runs[0], plan, meta, engine)
+    if len(runs) == 1 and runs[0][0].dtypes is None:
+        output = engine.direct(runs[0], plan, meta)
         if output is not None:
             return output
     return finalized(partials_of(parts, plan), plan, meta, owned=True)
-
-
-def _direct(run: Sequence[Inputs], plan: Plan, meta: Any, engine: Any) -> Any | None:
-    """The output of partitions in one pass; None, and nothing kept, where memory lacks for all."""
-
-    def at_once() -> Any:
-        inputs = stacked(run, engine, plan)
-        return engine.direct(inputs.keys, inputs.columns, plan, engine.shape_of(meta))
-
-    return first_that_fits([at_once, after_free(at_once), lambda: None], MemoryError)
 
 
 def _columns_of(frame: Any, by: Sequence[Any], plan: Plan) -> tuple[list[Any], list[Any]]:

@@ -10,7 +10,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from dask_gpuagg.engines.device.memory import free_cached
 from dask_gpuagg.reporting.runs import activity, rows_done
 
 Frame = tuple[Any, list[Any]]
@@ -129,6 +128,8 @@ def _result(future: Future[Frame]) -> Frame | None:
 
 def _read_again(part: Any) -> Frame:
     """A partition, read once cached memory is given back."""
+    from dask_gpuagg.engines.device.memory import free_cached
+
     free_cached()
     return frame_of(part, {})
 

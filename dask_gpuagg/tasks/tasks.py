@@ -15,9 +15,8 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import DEVICE, HOST, engine_name, engine_of
-from dask_gpuagg.engines.device.memory import tried_twice
-from dask_gpuagg.plan import Plan
+from dask_gpuagg.engines import engine_name, engine_of
+from dask_gpuagg.plan import Partial, Plan
 from dask_gpuagg.reporting.runs import Task, task
 from dask_gpuagg.tasks.merging import (
     DTYPES,
@@ -29,7 +28,6 @@ from dask_gpuagg.tasks.merging import (
 )
 from dask_gpuagg.tasks.partials import (
     Inputs,
-    Partial,
     engine_for,
     finished_of,
     inputs_of,
@@ -59,15 +57,14 @@ def gpuagg_partial(frame: Any, *by: Any, plan: Plan) -> Partial:
 
 def gpuagg_direct(frame: Any, *by: Any, plan: Plan, shape: Any) -> Any:
     """Task: the only partition to the output."""
-    if engine_name(frame) == DEVICE:
-        with task(plan, "direct") as done:
-            direct = engine_of(frame).direct_of_frame(frame, by, plan, shape)
-            if direct is not None:
-                output, nbytes = direct
-                done.saw(DEVICE, len(frame), len(output), nbytes)
-                return output
-    part = inputs_of(frame, by, plan)
     with task(plan, "direct") as done:
+        engine = engine_of(frame)
+        direct = engine.direct_of_frame(frame, by, plan, shape)
+        if direct is not None:
+            output, nbytes = direct
+            done.saw(engine.NAME, len(frame), len(output), nbytes)
+            return output
+        part = inputs_of(frame, by, plan)
         output = finished_of([part], plan, shape)
         read(done, [part], plan)
         done.groups = len(output)
@@ -144,12 +141,11 @@ def gpuagg_finalize(
 def gpuagg_split(partial: Partial, plan: Plan, buckets: int) -> list[Partial]:
     """Task: one partial to one piece per output, by key hash."""
     with task(plan, "exchange") as done:
-        tables = tables_of(partial)
-        pieces = tried(
-            partial, "splitting a partial", lambda: engine_of(partial).split(tables, plan, buckets)
+        tables, engine, rows = tables_of(partial), engine_of(partial), rows_of(partial)
+        pieces = engine.within_memory(
+            "splitting a partial", lambda: engine.split(tables, plan, buckets)
         )
-        rows = rows_of(partial)
-        done.saw(engine_name(partial), rows, rows, bytes_of([tables]))
+        done.saw(engine.NAME, rows, rows, bytes_of(partial, engine))
         return [labelled(piece, partial.get(DTYPES)) for piece in pieces]
 
 
@@ -191,31 +187,21 @@ def gpuagg_merge(table: Any, plan: Plan, meta: Any, bucket: tuple[int, int]) -> 
 def gpuagg_gather(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
     """Task: finished outputs to one, sorted by key if the plan says so."""
     with task(plan, "gather") as done:
-        rows = sum(map(len, outputs))
-        done.saw(engine_name(outputs[0]), rows, rows)
-        engine = engine_of(outputs[0])
-        return tried(
-            outputs[0],
-            "gathering outputs",
-            lambda: engine.concatenated_outputs(outputs, plan, meta),
+        rows, engine = sum(map(len, outputs)), engine_of(outputs[0])
+        done.saw(engine.NAME, rows, rows)
+        return engine.within_memory(
+            "gathering outputs", lambda: engine.concatenated_outputs(outputs, plan, meta)
         )
 
 
 def gpuagg_divide(output: Any, plan: Plan, outputs: int) -> list[Any]:
     """Task: one finished output to several, by key hash."""
     with task(plan, "divide") as done:
-        divided: list[Any] = tried(
-            output,
-            "dividing an output",
-            lambda: engine_of(output).divided_outputs(output, plan, outputs),
+        engine = engine_of(output)
+        done.saw(engine.NAME, len(output), len(output))
+        return engine.within_memory(
+            "dividing an output", lambda: engine.divided_outputs(output, plan, outputs)
         )
-        done.saw(engine_name(output), len(output), len(output))
-        return divided
-
-
-def tried(data: Any, what: str, step: Callable[[], Any]) -> Any:
-    """The result of a step; of one on the device after a second try where memory lacks."""
-    return tried_twice(what, step) if engine_name(data) == DEVICE else step()
 
 
 def read(done: Task, parts: Sequence[Inputs], plan: Plan) -> None:
@@ -276,14 +262,9 @@ def gpuagg_sample_partition(frame: Any, *by: Any, plan: Plan) -> KeySample:
 
 def _sampled(inputs: Inputs, plan: Plan) -> KeySample:
     step = max(-(-len(inputs) // ROWS_OF_A_SAMPLE), 1)
-    columns = [_on_host(key.iloc[::step]).array for key in inputs.keys]
+    columns = [engine_of(key).sampled(key, step).array for key in inputs.keys]
     table = pd.DataFrame(dict(enumerate(columns)))
     of_groups = table.dropna() if plan.dropna else table
     distinct = of_groups.drop_duplicates(ignore_index=True)
     rows = len(inputs) * len(of_groups) // max(len(table), 1)
     return KeySample([distinct[i] for i in distinct], len(of_groups), rows)
-
-
-def _on_host(column: Any) -> pd.Series:
-    made: pd.Series = column if engine_name(column) == HOST else column.to_pandas()
-    return made

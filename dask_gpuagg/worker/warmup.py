@@ -111,8 +111,8 @@ def _rehearse(example: Example) -> None:
     waits = replace(task_settings(), compile="wait")
     with dry_run(), using(waits):
         partial = engine.partial(keys, columns, None, plan)
-        if plan.tables == ("groups",):
-            engine.direct(keys, columns, plan, engine.shape_of(example.meta))
+        if plan.is_one_table:
+            engine.direct_of_columns(keys, columns, plan, engine.shape_of(example.meta))
         # partials are small: the kernels that the rehearsal itself used suffice for them
         prepare(set(kernels.known()) - before, *example.units)
         merged = engine.combine([partial, partial], plan)

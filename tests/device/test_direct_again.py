@@ -152,14 +152,14 @@ def test_a_frame_for_which_memory_lacks_is_tried_again(monkeypatch: pytest.Monke
     from dask_gpuagg.engines.device import engine
 
     once = iter([True])
-    whole = engine.direct
+    whole = engine.direct_of_columns
 
     def scarce(*given: Any) -> Any:
         if next(once, False):
             raise MemoryError("std::bad_alloc")
         return whole(*given)
 
-    monkeypatch.setattr(engine, "direct", scarce)
+    monkeypatch.setattr(engine, "direct_of_columns", scarce)
     frame = rows_of(7)
     assert_like_stock(planned(frame, {"v": ["sum"]})(frame), frame, {"v": ["sum"]})
     assert not list(once)

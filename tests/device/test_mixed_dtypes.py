@@ -300,7 +300,7 @@ def test_direct_takes_the_dtypes_of_its_plan() -> None:
     plan = plan_of([frame.k.dtype], frame.v.dtype, ["sum", "min", "mean"], True)
     promised = cudf.DataFrame({n: cudf.Series([], dtype="int64") for n in ("sum", "min", "mean")})
     promised.index.name = "k"
-    made = engine.direct([frame.k], [frame.v], plan, engine.shape_of(promised))
+    made = engine.direct_of_columns([frame.k], [frame.v], plan, engine.shape_of(promised))
     assert made["sum"].to_arrow().to_pylist() == [0.5, 2.0]
     assert made["min"].to_arrow().to_pylist() == [0.5, 2.0]
     assert list(map(str, made.dtypes)) == ["float64"] * 3

@@ -95,7 +95,7 @@ def answers(frame: pd.DataFrame, spec: dict[str, list[str]]) -> list[Any]:
     partials = [engine.partial(*of(half), None, plan) for half in (frame[::2], frame[1::2])]
     merged = engine.combine(partials, plan)
     return [
-        engine.direct(*of(frame), plan, engine.shape_of(example.meta)),
+        engine.direct_of_columns(*of(frame), plan, engine.shape_of(example.meta)),
         engine.finalize([merged], plan, example.meta),
     ]
 

@@ -57,7 +57,7 @@ def test_queries_are_those_of_the_engine(key: str) -> None:
         keys = [on_device[c] for c in BY[key]]
         columns = [on_device[c.label] for c in plan.columns]
         partial = engine.partial(keys, columns, None, plan)
-        engine.direct(keys, columns, plan, engine.shape_of(example.meta))
+        engine.direct_of_columns(keys, columns, plan, engine.shape_of(example.meta))
         merged = engine.combine([partial, partial], plan)
         engine.finalize([merged], plan, example.meta)
     assert {made.query for made in warm.common(key)} <= set(kernels.known())

@@ -14,21 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_gpuagg.decomposition import make_matrix_plan, make_plan, retyped
+from dask_gpuagg.engines.device import memory
+from dask_gpuagg.engines.device import merging as by_parts
 from dask_gpuagg.engines.device.memory import OutOfDeviceMemory
 from dask_gpuagg.engines.host import engine
 from dask_gpuagg.engines.host import engine as host
 from dask_gpuagg.engines.host.dtypes import common_dtype, durations, nullable
 from dask_gpuagg.plan import Column, Plan, Requested
 from dask_gpuagg.tasks import merging, partials
-from dask_gpuagg.tasks.merging import (
-    DTYPES,
-    as_found,
-    combined_in_parts,
-    finalized_in_parts,
-    rescaled,
-    sources,
-    unify,
-)
+from dask_gpuagg.tasks.merging import DTYPES, as_found, rescaled, sources, unify
 from dask_gpuagg.tasks.partials import inputs_of, partial_of, partials_of
 
 ASKED = ("sum", "first", "last", "nunique", "median")
@@ -62,27 +56,52 @@ def test_in_parts_as_at_once(
     tables = [partial_of(inputs_of(piece, ["k"], plan), plan, host) for piece in pieces]
     meta = pd.concat(pieces).groupby("k").x.agg(asked).iloc[:0]
     at_once = host.finalize(tables, plan, meta).sort_index()
-    ours = finalized_in_parts(tables, plan, meta, host, parts)
+    device = Device()
+    ours = by_parts.finalized_in_parts(device, tables, plan, meta, parts)
     if sort:
         assert ours.index.is_monotonic_increasing or ours.index.hasnans
     pd.testing.assert_frame_equal(ours.sort_index(), at_once)
     owned = [dict(each) for each in tables]
-    again = finalized_in_parts(owned, plan, meta, host, parts, owned=True)
+    again = by_parts.finalized_in_parts(device, owned, plan, meta, parts, owned=True)
     pd.testing.assert_frame_equal(again.sort_index(), at_once)
     assert owned == [{} for _ in tables]
-    twice = host.finalize([combined_in_parts(tables, plan, host, parts)], plan, meta)
+    twice = host.finalize([by_parts.combined_in_parts(device, tables, plan, parts)], plan, meta)
     pd.testing.assert_frame_equal(twice.sort_index(), at_once)
 
 
-class Short:
-    """The host engine as a device that has memory for so many rows."""
+class Device:
+    """The host engine, which looks for memory as that of a device does."""
+
+    restored = staticmethod(memory.restored)
+    within_memory = staticmethod(memory.within_memory)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(host, name)
+
+    def combine(self, partials: Any, plan: Any, owned: bool = False) -> Any:
+        return by_parts.combine(self, partials, plan, owned)
+
+    def finalize(
+        self, partials: Any, plan: Any, meta: Any, bucket: Any = None, owned: bool = False
+    ) -> Any:
+        return by_parts.finalize(self, partials, plan, meta, owned)
+
+    def combine_tables(self, tables: Any, plan: Any, least: int | None = None) -> Any:
+        return host.combine(tables, plan)
+
+    def finalize_tables(self, tables: Any, plan: Any, meta: Any, least: int | None = None) -> Any:
+        return host.finalize(tables, plan, meta)
+
+    def bytes_of_partials(self, partials: Any) -> int:
+        return 0
+
+
+class Short(Device):
+    """A device that has memory for so many rows."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
         self.tried: list[int] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(host, name)
 
     def partial(self, keys: Any, *rest: Any) -> Any:
         self.tried.append(len(keys[0]))
@@ -95,7 +114,6 @@ class Short:
 def short(monkeypatch: pytest.MonkeyPatch) -> Short:
     engine = Short(300)
     monkeypatch.setattr(partials, "engine_of", lambda _: engine)
-    monkeypatch.setattr(partials, "engine_name", lambda _: "device")
     monkeypatch.setattr(merging, "engine_of", lambda _: engine)
     monkeypatch.setattr(partials, "_ROWS_TO_HALVE", 200)
     return engine
@@ -151,19 +169,18 @@ def test_merging_takes_the_parts_where_memory_lacks(monkeypatch: pytest.MonkeyPa
     tried: list[int] = []
 
     class Merging(Short):
-        def finalize(self, tables: Any, *rest: Any) -> Any:
+        def finalize_tables(self, tables: Any, *rest: Any) -> Any:
             tried.append(sum(len(table["rows"]) for table in tables))
             if tried[-1] > 300:
                 raise MemoryError("Requested bytes 1")
-            return host.finalize(tables, *rest)
+            return super().finalize_tables(tables, *rest)
 
     monkeypatch.setattr(merging, "engine_of", lambda _: Merging(0))
-    monkeypatch.setattr(merging, "engine_name", lambda _: "device")
     whole = pd.concat(pieces).groupby("k").x.agg(["sum", "median"])
     made = merging.finalized(tables, plan, whole.iloc[:0])
     pd.testing.assert_frame_equal(made, whole)
     assert tried[0] == tried[1] > 300
-    assert len(tried) == 2 + merging._PARTS
+    assert len(tried) == 2 + by_parts.PARTS
 
 
 class Watching(Short):
@@ -181,15 +198,15 @@ class Watching(Short):
             raise MemoryError("Requested bytes 1")
         return host.stack(tables)
 
-    def combine(self, tables: Any, plan: Any, least: int | None = None) -> Any:
+    def combine_tables(self, tables: Any, plan: Any, least: int | None = None) -> Any:
         self.seen.append(sum(of() is not None for of in self.there))
         self.least.append(least)
         return host.combine(self._several(tables), plan)
 
-    def finalize(self, tables: Any, *rest: Any, least: int | None = None) -> Any:
+    def finalize_tables(self, tables: Any, plan: Any, meta: Any, least: int | None = None) -> Any:
         self.seen.append(sum(of() is not None for of in self.there))
         self.least.append(least)
-        return host.finalize(self._several(tables), *rest)
+        return host.finalize(self._several(tables), plan, meta)
 
     def _several(self, tables: Any) -> Any:
         """The host takes the groups of a single partial for distinct, the device merges them."""
@@ -213,7 +230,6 @@ def test_partials_are_gone_before_they_are_merged(
         engine, largest = Watching(tables, bool(short)), max(len(t["groups"]) for t in tables)
         whole = pd.concat(pieces).groupby("k").x.agg(["sum", "first", "count"])
         monkeypatch.setattr(merging, "engine_of", lambda _, engine=engine: engine)
-        monkeypatch.setattr(merging, "engine_name", lambda _: "device")
         if way == "combined":
             made = merging.combined(tables, plan, owned=bool(owned))
             result = merging.finalized([made], plan, whole.iloc[:0])
@@ -224,7 +240,9 @@ def test_partials_are_gone_before_they_are_merged(
         assert engine.least[0] == (largest if owned and not short else None)
         # what is brought to another dtype is a table of its own
         assert engine.seen[0] == there or found == "float64"
-        assert ([each == {} for each in tables] == [True] * 3) == (bool(owned) and not short)
+        # those that others replace are not kept where they are owned
+        emptied = bool(owned) and (not short or found == "float64")
+        assert ([each == {} for each in tables] == [True] * 3) == emptied
 
 
 @pytest.mark.parametrize("way", ["combine", "finalize"])
@@ -243,7 +261,6 @@ def test_a_copy_of_partials_is_merged_in_parts_where_memory_lacks(
 
     engine = Small(tables)
     monkeypatch.setattr(merging, "engine_of", lambda _: engine)
-    monkeypatch.setattr(merging, "engine_name", lambda _: "device")
     whole = pd.concat(pieces).groupby("k").x.agg(["sum", "first", "count"])
     if way == "combine":
         made = host.finalize([merging.combined(tables, plan, owned=True)], plan, whole.iloc[:0])
@@ -251,7 +268,7 @@ def test_a_copy_of_partials_is_merged_in_parts_where_memory_lacks(
         made = merging.finalized(tables, plan, whole.iloc[:0], owned=True)
     pd.testing.assert_frame_equal(made.sort_index(), whole)
     # at once, twice; then parts of which no more is known
-    assert engine.least == [20, 20, *[0] * merging._PARTS]
+    assert engine.least == [20, 20, *[0] * by_parts.PARTS]
 
 
 def test_partials_of_rows_are_merged_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +276,6 @@ def test_partials_of_rows_are_merged_as_they_are(monkeypatch: pytest.MonkeyPatch
     pieces = [frame(400, seed) for seed in range(3)]
     tables = [partial_of(inputs_of(piece, ["k"], plan), plan, host) for piece in pieces]
     monkeypatch.setattr(merging, "engine_of", lambda _: Watching(tables))
-    monkeypatch.setattr(merging, "engine_name", lambda _: "device")
     whole = pd.concat(pieces).groupby("k").x.agg(["sum", "nunique"])
     made = merging.finalized(tables, plan, whole.iloc[:0], owned=True)
     pd.testing.assert_frame_equal(made, whole)
@@ -282,7 +298,7 @@ def test_a_large_table_is_divided_by_slices_of_its_rows(
         return real(rows, *given)
 
     monkeypatch.setattr(host, "split", split)
-    pieces = merging._parts_on_host([dict(whole) for _ in range(tables)], plan, host, 16)
+    pieces = by_parts.parts_on_host(host, [dict(whole) for _ in range(tables)], plan, 16)
     assert max(divided) * min(-(-16 // tables), 16) <= 4_000 + 16
     found = [piece["groups"] for bring in pieces for piece in bring()]
     assert sum(map(len, found)) == tables * 4_000
@@ -295,7 +311,7 @@ def test_a_large_table_is_divided_by_slices_of_its_rows(
 @pytest.mark.parametrize("keys", [["k"], ["k", "t"]])
 def test_groups_of_one_output_are_divided_into_even_parts(outputs: int, keys: list[str]) -> None:
     """The outputs of an exchange are by the same hash."""
-    groups = 200 * outputs * merging._PARTS
+    groups = 200 * outputs * by_parts.PARTS
     pdf = pd.DataFrame({"k": np.arange(groups), "t": np.arange(groups) % 9, "x": 1})
     columns = [Column(label, dtype) for label, dtype in pdf.dtypes.items()]
     asked = [Requested("x", "sum", "x")]
@@ -303,7 +319,7 @@ def test_groups_of_one_output_are_divided_into_even_parts(outputs: int, keys: li
     plan = make_plan(by, columns, asked, dropna=True, observed=True, sort=False)
     whole = partial_of(inputs_of(pdf, keys, plan), plan, host)
     piece = host.split(whole, plan, outputs)[1]
-    pieces = merging._parts_on_host([piece], plan, host, merging._PARTS)
+    pieces = by_parts.parts_on_host(host, [piece], plan, by_parts.PARTS)
     rows = [sum(len(each["groups"]) for each in bring()) for bring in pieces]
     assert sum(rows) == len(piece["groups"])
     assert min(rows) > 100

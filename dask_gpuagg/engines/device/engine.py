@@ -8,9 +8,10 @@ tables of a result, sorts and casts.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from operator import iand
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import cudf
 import cupy as cp
@@ -20,9 +21,11 @@ import pylibcudf as plc
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.cache import OfObjects
 from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines.device import memory, merging
 from dask_gpuagg.engines.device.aggregator import Template
 from dask_gpuagg.engines.device.columns import (
     Bare,
+    column_at,
     is_own,
     keys_of,
     kind_of,
@@ -35,6 +38,7 @@ from dask_gpuagg.engines.device.columns import (
 from dask_gpuagg.engines.device.digits import alike, is_lost, losses_of, without_losses
 from dask_gpuagg.engines.device.groups import Grouping, Numbering
 from dask_gpuagg.engines.device.library import numbered, sketch_entries, with_outputs
+from dask_gpuagg.engines.device.memory import after_free, first_that_fits, restored
 from dask_gpuagg.engines.device.passes import (
     add_outputs,
     finish_rows,
@@ -69,7 +73,17 @@ from dask_gpuagg.engines.device.tables import (
     stack,
     stacked,
 )
-from dask_gpuagg.plan import Plan
+from dask_gpuagg.plan import Partial, Plan
+
+__all__ = [
+    "NAME", "alike", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible",
+    "concatenated_outputs", "direct", "direct_of_frame", "divided", "divided_outputs", "finalize",
+    "of_categories", "partial", "restored", "sampled", "shape_of", "split", "stack", "stacked",
+    "within_memory",
+]  # fmt: skip
+
+NAME = "device"
+T = TypeVar("T")
 
 # Kinds of columns of which a plan's pass is remembered: with nulls and without them.
 _KINDS = 16
@@ -81,27 +95,8 @@ _prepared: OfObjects[_Prepared] = OfObjects(8)
 _templates: OfObjects[dict[Any, tuple[Template, list[str]]]] = OfObjects(8)
 
 
-def direct_of_frame(
-    frame: Any, by: Sequence[Any], plan: Plan, shape: Any
-) -> tuple[Any, int] | None:
-    """The result of the only partition, where it has the columns that the plan promises.
-
-    Nothing is made of its columns then that only users ask for.
-
-    Parameters
-    ----------
-    frame : DataFrame or Series
-    by : sequence of labels, Series, Index or callables
-    plan : Plan
-    shape : Shape or DataFrame
-        Metadata of the result.
-
-    Returns
-    -------
-    tuple or None
-        DataFrame or Series, and the bytes of the columns. None where ``direct`` does not serve or
-        device memory does not suffice for it, or where the frame has other columns.
-    """
+def direct_of_frame(frame: Any, by: Sequence[Any], plan: Plan, meta: Any) -> tuple[Any, int] | None:
+    """Run ``direct`` for a frame; see ``Engine.direct_of_frame``."""
     # what loses digits is made again by other ways
     bare = _bare.of(
         plan,
@@ -121,7 +116,7 @@ def direct_of_frame(
         if not (isinstance(column.dtype, np.dtype) and column.dtype == promised.dtype):
             return None
     try:
-        result = direct(keys, columns, plan, shape_of(shape))
+        result = direct_of_columns(keys, columns, plan, shape_of(meta))
     except MemoryError:
         # the caller has other steps to find memory
         return None
@@ -136,21 +131,23 @@ def _bare_columns(frame: Any, labels: Sequence[Any]) -> list[Bare] | None:
     return [Bare(data[label]) for label in labels]
 
 
-def direct(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape) -> Any:
-    """One partition to its result in one pass, without a partial in between.
+def direct(parts: Sequence[Any], plan: Plan, meta: Any) -> Any | None:
+    """Compute the outputs of partitions in one pass; see ``Engine.direct``."""
+    if not (one_pass(plan) or of_rows(plan)):
+        return None
 
-    Parameters
-    ----------
-    keys, columns : sequence of Series
-        Of the partition's rows, as the plan names them.
-    plan : Plan
-        For which ``support.one_pass`` or ``support.of_rows`` holds.
-    shape : Shape
+    def at_once() -> Any:
+        columns = [(*part.keys, *part.columns) for part in parts]
+        together = columns[0] if len(parts) == 1 else stacked(columns, plan)
+        keys = len(parts[0].keys)
+        return direct_of_columns(together[:keys], together[keys:], plan, shape_of(meta))
 
-    Returns
-    -------
-    DataFrame or Series
-    """
+    # the caller has other ways to find memory
+    return first_that_fits([at_once, after_free(at_once), lambda: None], MemoryError)
+
+
+def direct_of_columns(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape) -> Any:
+    """Compute the outputs of rows in one pass: ``support.one_pass`` or ``of_rows`` holds."""
     if not plan.grouped:
         return _direct_of_rows(keys, columns, plan, shape)
     grouping = Grouping(keys, not plan.dropna)
@@ -228,17 +225,35 @@ def _direct_of_rows(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, sha
     return shaped(outputs, plan, of_plan(shape, plan))
 
 
-__all__ = [
-    "alike", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible",
-    "concatenated_outputs", "direct", "direct_of_frame", "divided", "divided_outputs", "finalize",
-    "of_categories", "partial", "shape_of", "split", "stack", "stacked",
-]  # fmt: skip
+def within_memory(
+    what: str,
+    step: Callable[[], T],
+    smaller: Callable[[], T] | None = None,
+    held: list[Any] | None = None,
+) -> T:
+    """Return the result of the first way for which memory suffices; see ``Engine``."""
+    return memory.within_memory(what, step, smaller, held, lambda: bytes_of_partials(held or ()))
 
-Partial = dict[str, Any]
+
+def bytes_of_partials(partials: Iterable[Any]) -> int:
+    """Bytes of the tables of partials in device memory, roughly."""
+    tables = [
+        table
+        for partial in partials
+        if isinstance(partial, dict)
+        for table in partial.values()
+        if isinstance(table, cudf.DataFrame)
+    ]
+    return sum(bytes_of(column_at(table, label) for label in table.columns) for table in tables)
+
+
+def sampled(column: Any, step: int) -> Any:
+    """Return every ``step``-th row in pandas; see ``Engine``."""
+    return column.iloc[::step].to_pandas()
 
 
 def partial(keys: Sequence[Any], columns: Sequence[Any], index: Any, plan: Plan) -> Partial:
-    """Reduce one partition to one row per local group; see ``host.partial``."""
+    """Reduce rows to one row per local group; see ``Engine.partial``."""
     if plan.shape == "values":
         # the value joins the keys, and rows without one leave; but every category of a group is
         # counted, those of a group whose values are all null too
@@ -263,23 +278,9 @@ def partial(keys: Sequence[Any], columns: Sequence[Any], index: Any, plan: Plan)
     return tables
 
 
-def combine(partials: Sequence[Partial], plan: Plan, least: int | None = None) -> Partial:
-    """Merge partials into one, of the same layout; see ``host.combine``.
-
-    ``least`` says how many groups there are at least where a partial has several rows of some.
-    """
-    tables: Partial = {}
-    for name in plan.tables:
-        stacked = stack(alike([p[name] for p in partials], plan))
-        if name == "groups":
-            stacked = merged(stacked, plan, _least(partials) if least is None else least)
-        elif name.startswith("pairs"):
-            stacked = _distinct(keys_of(stacked), stacked["v"], plan, int(name[5:]), False)
-        elif name.startswith("sketch"):
-            kept = plan.sketches[int(name.removeprefix("sketch"))]
-            stacked = sketch_entries(keys_of(stacked), stacked["v"], kept, True)
-        tables[name] = stacked
-    return tables
+def combine(partials: Sequence[Partial], plan: Plan, owned: bool = False) -> Partial:
+    """Merge partials into one of the same layout; see ``Engine.combine``."""
+    return merging.combine(sys.modules[__name__], partials, plan, owned)
 
 
 def finalize(
@@ -288,22 +289,47 @@ def finalize(
     meta: Any,
     bucket: tuple[int, int] | None = None,
     owned: bool = False,
-    least: int | None = None,
 ) -> Any:
-    """Merge partials and make the outputs; see ``host.finalize``, and ``combine`` for ``least``.
+    """Merge partials and compute the outputs; see ``Engine.finalize``.
 
-    Unobserved categories are found with all groups at hand, so ``bucket`` is not needed. ``owned``
-    changes nothing: the outputs are made anew.
+    Unobserved categories are completed with all groups at hand, so ``bucket`` is not needed.
     """
-    stacked = {name: stack(alike([p[name] for p in partials], plan)) for name in plan.tables}
+    return merging.finalize(sys.modules[__name__], partials, plan, meta, owned)
+
+
+def combine_tables(partials: Sequence[Partial], plan: Plan, least: int | None = None) -> Partial:
+    """Merge partials at once.
+
+    ``least`` says how many groups there are at least, where a partial has several rows of some.
+    """
+    tables: Partial = {}
+    for kept in plan.tables:
+        stacked = stack(alike([p[kept.name] for p in partials], plan))
+        if kept.kind is Kind.MERGEABLE:
+            stacked = merged(stacked, plan, _least(partials) if least is None else least)
+        elif kept.kind is Kind.DISTINCT:
+            stacked = _distinct(keys_of(stacked), stacked["v"], plan, kept.columns[0], False)
+        elif kept.sketch is not None:
+            stacked = sketch_entries(keys_of(stacked), stacked["v"], kept.sketch, True)
+        tables[kept.name] = stacked
+    return tables
+
+
+def finalize_tables(
+    partials: Sequence[Partial], plan: Plan, meta: Any, least: int | None = None
+) -> Any:
+    """Merge partials at once and compute the outputs; see ``combine_tables`` for ``least``."""
+    stacked = {
+        table.name: stack(alike([p[table.name] for p in partials], plan)) for table in plan.tables
+    }
     if plan.states_from_rows and plan.states:
         rows = stacked["rows"]
         columns = {c: rows[f"v{c}"] for c in plan.rows}
         stacked["groups"] = states_of_rows(keys_of(rows), columns, None, plan, True)
-    for name in plan.tables:
-        if name.startswith("pairs") and len(partials) > 1:  # those of one are distinct already
-            pairs = stacked[name]
-            stacked[name] = _distinct(keys_of(pairs), pairs["v"], plan, int(name[5:]), False)
+    for c in plan.pairs:
+        if len(partials) > 1:  # those of one are distinct already
+            pairs = stacked[f"pairs{c}"]
+            stacked[f"pairs{c}"] = _distinct(keys_of(pairs), pairs["v"], plan, c, False)
     every_key = keys_of(next(iter(stacked.values())))
     least = _least(partials) if least is None else least
     if plan.states_from_rows or plan.drops_late:

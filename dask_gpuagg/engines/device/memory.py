@@ -206,15 +206,37 @@ def after_free(step: Callable[[], T]) -> Callable[[], T]:
     return again
 
 
-def tried_twice(what: str, step: Callable[[], T]) -> T:
-    """The result of a step that cannot be divided.
+def within_memory(
+    what: str,
+    step: Callable[[], T],
+    smaller: Callable[[], T] | None = None,
+    held: list[Any] | None = None,
+    held_bytes: Callable[[], int] = int,
+) -> T:
+    """The result of the first way for which memory suffices; see ``Engine.within_memory``.
 
-    Raises
-    ------
-    OutOfDeviceMemory
-        With ``what`` was to be made.
+    ``held_bytes`` gives the size of the task's finished tables, for the error.
     """
-    return first_that_fits([step, after_free(step)], partial(out_of_memory, what))
+
+    def without_others(partials: list[Any]) -> T:
+        partials[:] = [p if isinstance(p, Spilled) else Spilled.of(p) for p in partials]
+        return step()
+
+    steps = [step, after_free(step)]
+    if held and not all(isinstance(p, Spilled) for p in held):
+        steps.append(partial(without_others, held))
+    steps += [] if smaller is None else [smaller]
+    return first_that_fits(steps, lambda refused: out_of_memory(what, refused, held_bytes()))
+
+
+def restored(partials: list[Any]) -> list[Any]:
+    """Partials, those that are spilled in device memory again."""
+    if not any(isinstance(p, Spilled) for p in partials):
+        return partials
+    return within_memory(
+        f"{len(partials):,} partials",
+        lambda: [p.restored() if isinstance(p, Spilled) else p for p in partials],
+    )
 
 
 def first_that_fits(steps: Iterable[Callable[[], T]], fails: Callable[[str], MemoryError]) -> T:

@@ -45,7 +45,7 @@ def _in_one_table(plan: Plan) -> bool:
     """Whether a partial is one table of states that the kernels make."""
     return (
         plan.shape == "groups"
-        and plan.tables == ("groups",)
+        and plan.is_one_table
         and all(in_kernels(use, plan) for use in plan.states)
     )
 

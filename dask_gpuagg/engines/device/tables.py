@@ -40,7 +40,7 @@ from dask_gpuagg.engines.device.columns import (
 from dask_gpuagg.engines.device.groups import counts_of
 from dask_gpuagg.engines.device.results import index_of
 from dask_gpuagg.engines.device.support import reads_once
-from dask_gpuagg.plan import Plan
+from dask_gpuagg.plan import Partial, Plan
 
 # One call of the kernels takes so many rows, and stacks at most this part of the device's memory.
 _ROWS_OF_A_CALL = (1 << 31) - 1
@@ -243,8 +243,6 @@ def of_categories(column: Any) -> Any:
         rows = plc.replace.replace_nulls(rows, plc.Scalar.from_py(NOWHERE, rows.type()))
     return like(gather_rows(view(values), rows), values.dtype)
 
-
-Partial = dict[str, Any]
 
 _NANOSECONDS = 10**9
 # as ``host.bucket_of`` has it

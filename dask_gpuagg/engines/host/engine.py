@@ -1,18 +1,11 @@
-"""The host engine: pandas partitions in, pandas results out.
-
-A *partial* is a dictionary of tables: ``groups`` with one row per group and the fields of
-every state, ``pairs<c>`` with the distinct (key, value) pairs of column ``c``, ``sketch<i>`` with
-the entries of a sketch, and ``rows`` with whole rows. Every table carries the keys as columns
-``k0``, ``k1``, … and every group appears in every table. Partials combine in the order of their
-partitions.
-"""
+"""The host engine: pandas partitions in, pandas results out; see ``engines/protocol.py``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -32,7 +25,6 @@ from dask_gpuagg.engines.host.dtypes import (
     unmasked,
 )
 from dask_gpuagg.engines.host.exchange import (
-    Partial,
     bucket_of,
     concatenated_outputs,
     divided_outputs,
@@ -53,14 +45,17 @@ from dask_gpuagg.engines.host.stacking import (
     stacked,
 )
 from dask_gpuagg.engines.host.states import expect, merge, update
-from dask_gpuagg.plan import Column, Output, Plan
+from dask_gpuagg.plan import Column, Output, Partial, Plan, Sketched
 from dask_gpuagg.states import STATES
 
 __all__ = [
-    "alike", "bytes_of", "combine", "common_dtype", "compatible", "concatenated_outputs",
-    "divided", "divided_outputs", "finalize", "of_categories", "partial", "split", "stack",
-    "stacked",
+    "NAME", "alike", "bytes_of", "combine", "common_dtype", "compatible", "concatenated_outputs",
+    "direct", "direct_of_frame", "divided", "divided_outputs", "finalize", "of_categories",
+    "partial", "restored", "sampled", "shape_of", "split", "stack", "stacked", "within_memory",
 ]  # fmt: skip
+
+NAME = "host"
+T = TypeVar("T")
 
 # from this many columns on, those of one dtype are joined in memory
 _JOINED_COLUMNS = 5
@@ -77,23 +72,7 @@ def partial(
     index: pd.Index,
     plan: Plan,
 ) -> Partial:
-    """Reduce one partition to one row per local group.
-
-    Parameters
-    ----------
-    keys : sequence of Series
-        One per key of the plan, of the partition's rows.
-    columns : sequence of Series
-        One per column of the plan, of the partition's rows.
-    index : Index
-        The partition's row labels.
-    plan : Plan
-
-    Returns
-    -------
-    dict of str to DataFrame
-        The tables named by ``plan.tables``.
-    """
+    """Reduce rows to one row per local group; see ``Engine.partial``."""
     all_keys, promised = keys, plan.keys
     if plan.shape == "values":
         # the value joins the keys, and rows without one leave; but every category of a group is
@@ -139,33 +118,23 @@ def partial(
     return tables
 
 
-def combine(partials: Sequence[Partial], plan: Plan) -> Partial:
-    """Merge partials into one, of the same layout.
-
-    Parameters
-    ----------
-    partials : sequence of partials, in the order of their partitions
-    plan : Plan
-
-    Returns
-    -------
-    dict of str to DataFrame
-    """
+def combine(partials: Sequence[Partial], plan: Plan, owned: bool = False) -> Partial:
+    """Merge partials into one of the same layout; see ``Engine.combine``."""
     tables: Partial = {}
-    for name in plan.tables:
-        tables[name] = table = stack(alike([p[name] for p in partials], plan))
-        if name == "rows":
-            continue
-        keys = keys_of(table)
-        groups = group(keys, dropna=False)
-        if name == "groups":
-            fields = _merged_states(Reducer(groups.codes, groups.n), table, plan)
-            tables[name] = _table(groups.keys, fields)
-        elif name.startswith("pairs"):
-            tables[name] = _distinct(groups, keys, table["v"])
-        else:
-            codes, fields = _merged_sketch(name, groups.codes, groups.n, table, plan)
-            tables[name] = _table([key.take(codes) for key in groups.keys], fields)
+    for kept in plan.tables:
+        table = stack(alike([p[kept.name] for p in partials], plan))
+        if kept.kind is not Kind.WHOLE:
+            keys = keys_of(table)
+            groups = group(keys, dropna=False)
+            if kept.kind is Kind.MERGEABLE:
+                fields = _merged_states(Reducer(groups.codes, groups.n), table, plan)
+                table = _table(groups.keys, fields)
+            elif kept.kind is Kind.DISTINCT:
+                table = _distinct(groups, keys, table["v"])
+            else:
+                codes, fields = _merged_sketch(kept.sketch, groups.codes, groups.n, table)
+                table = _table([key.take(codes) for key in groups.keys], fields)
+        tables[kept.name] = table
     return tables
 
 
@@ -176,32 +145,16 @@ def finalize(
     bucket: tuple[int, int] | None = None,
     owned: bool = False,
 ) -> Any:
-    """Merge partials and make the outputs.
-
-    Parameters
-    ----------
-    partials : sequence of partials, in the order of their partitions
-        All partials of every group that they contain.
-    plan : Plan
-    meta : DataFrame or Series
-        Empty; gives the result's labels, names and dtypes.
-    bucket : (int, int), optional
-        Number of this output and number of outputs, when there are several. Unobserved
-        categories then appear only in the output that their hash names.
-    owned : bool
-        Whether nobody else needs the partials: an output may take its memory from them.
-
-    Returns
-    -------
-    DataFrame or Series
-    """
+    """Merge partials and compute the outputs; see ``Engine.finalize``."""
     if len(partials) == 1 and _is_plain(partials[0], plan):
         # each row is a group: nothing is merged
         table = partials[0]["groups"]
         arrays = {name: _array(table[name], owned) for name in table.columns}
         keys = [arrays.pop(f"k{i}") for i in range(len(plan.keys))]
         return finish_groups(keys, arrays, _no_table, plan, meta)
-    tables = {name: stack(alike([p[name] for p in partials], plan)) for name in plan.tables}
+    tables = {
+        kept.name: stack(alike([p[kept.name] for p in partials], plan)) for kept in plan.tables
+    }
     expected: list[Any] = []
     if not plan.observed and plan.shape != "values":
         expected = _expected_groups(_keys_together(tables), plan.dropna)
@@ -228,14 +181,15 @@ def finalize(
         n = len(keys[0])
     ends = np.cumsum([len(table) for table in tables.values()])[:-1]
     codes = dict(zip(tables, np.split(groups.codes, ends), strict=True))
-    for name, table in tables.items():
-        if name.startswith("pairs"):
+    for kept in plan.tables:
+        name, table = kept.name, tables[kept.name]
+        if kept.kind is Kind.DISTINCT:
             rows = first_rows(codes[name], n, table["v"])
             if len(rows) < len(table):
                 tables[name] = _table([], {"v": table["v"].array.take(rows)})
                 codes[name] = codes[name].take(rows)
-        elif name.startswith("sketch"):
-            codes[name], fields = _merged_sketch(name, codes[name], n, table, plan)
+        elif kept.kind is Kind.SKETCH:
+            codes[name], fields = _merged_sketch(kept.sketch, codes[name], n, table)
             tables[name] = _table([], fields)
     reducers = {name: Reducer(codes[name], n) for name in tables}
     fields = {}
@@ -270,7 +224,7 @@ def finalize(
 
 def _is_plain(partial: Partial, plan: Plan) -> bool:
     """Whether a partial is groups alone, of numbers, times, categories and text of Arrow."""
-    if plan.tables != ("groups",) or plan.shape != "groups" or not plan.observed or plan.found:
+    if not plan.is_one_table or plan.shape != "groups" or not plan.observed or plan.found:
         return False
     promised = [key.dtype for key in plan.keys]
     table = partial["groups"]
@@ -295,6 +249,47 @@ def _array(column: pd.Series, owned: bool) -> Any:
         with suppress(ValueError):
             values.flags.writeable = True
     return values
+
+
+# What the host has no need of.
+
+
+def direct(parts: Sequence[Any], plan: Plan, meta: Any) -> None:
+    """Return None: partials are as fast."""
+
+
+def direct_of_frame(frame: Any, by: Sequence[Any], plan: Plan, meta: Any) -> None:
+    """Return None: partials are as fast."""
+
+
+def shape_of(meta: Any) -> Any:
+    """Return the metadata, which pandas sends as it is."""
+    return meta
+
+
+def within_memory(
+    what: str,
+    step: Callable[[], T],
+    smaller: Callable[[], T] | None = None,
+    held: list[Any] | None = None,
+) -> T:
+    """Return the result of a step, or of a smaller one where memory lacks; see ``Engine``."""
+    try:
+        return step()
+    except MemoryError:
+        if smaller is None:
+            raise
+    return smaller()
+
+
+def restored(partials: list[Any]) -> list[Partial]:
+    """Return the partials: none is spilled."""
+    return partials
+
+
+def sampled(column: pd.Series, step: int) -> pd.Series:
+    """Return every ``step``-th row; see ``Engine``."""
+    return column.iloc[::step]
 
 
 # States, distinct pairs and sketches of tables.
@@ -367,12 +362,12 @@ def _distinct(
 
 
 def _merged_sketch(
-    name: str, codes: Codes, n: int, table: pd.DataFrame, plan: Plan
+    sketched: Sketched | None, codes: Codes, n: int, table: pd.DataFrame
 ) -> tuple[Codes, Fields]:
     """Group numbers and fields of the merged entries of a sketch's table."""
-    sketched = plan.sketches[int(name.removeprefix("sketch"))]
-    merged = SKETCHES[sketched.aggregation].merge
-    return merged(codes, n, _fields_of(table), **dict(sketched.parameters))
+    assert sketched is not None
+    merge_entries = SKETCHES[sketched.aggregation].merge
+    return merge_entries(codes, n, _fields_of(table), **dict(sketched.parameters))
 
 
 def _fields_of(table: pd.DataFrame) -> Fields:

@@ -29,9 +29,8 @@ from dask_gpuagg.engines.host.dtypes import categories_of
 from dask_gpuagg.engines.host.finish import make_index, sort_order
 from dask_gpuagg.engines.host.grouping import densify, encode, group
 from dask_gpuagg.engines.host.stacking import keys_of
-from dask_gpuagg.plan import Plan
+from dask_gpuagg.plan import Partial, Plan
 
-Partial = dict[str, pd.DataFrame]
 Hashes = npt.NDArray[np.uint64]
 
 # NumPy sorts integers of 16 bits by radix

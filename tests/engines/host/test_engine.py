@@ -112,7 +112,11 @@ class TestSteps:
         plan = plan_of(SPEC, by)
         partials = partials_of(plan)
         for tables in (*partials, engine.combine(partials, plan)):
-            assert set(tables) == set(plan.tables) == {"groups", "pairs0", "pairs1", "rows"}
+            assert (
+                set(tables)
+                == {table.name for table in plan.tables}
+                == {"groups", "pairs0", "pairs1", "rows"}
+            )
             assert len(tables["groups"].drop_duplicates([f"k{i}" for i in range(len(by))])) == len(
                 tables["groups"]
             )
