@@ -103,50 +103,21 @@ SETTINGS: dict[str, Setting] = {
         f"{_SWITCH}; or null to leave it to enable() and disable()",
         lambda value: None if value is None else _switch(value),
     ),
-    "fallback": Setting(
-        "warn",
-        *_one_of("warn", "raise", "silent"),
-    ),
+    "fallback": Setting("warn", *_one_of("warn", "raise", "silent")),
     "chunk": Setting(
-        "auto",
-        'auto, a number of partitions from 1 on, or bytes such as "4GB"',
-        _chunk,
+        "auto", 'auto, a number of partitions from 1 on, or bytes such as "4GB"', _chunk
     ),
-    "engine": Setting(
-        "auto",
-        *_one_of("auto", "device"),
-    ),
-    "deterministic": Setting(
-        False,
-        _SWITCH,
-        _switch,
-    ),
-    "sample": Setting(
-        "auto",
-        *_one_of("auto", "never"),
-    ),
+    "engine": Setting("auto", *_one_of("auto", "device")),
+    "deterministic": Setting(False, _SWITCH, _switch),
+    "sample": Setting("auto", *_one_of("auto", "never")),
     "kernel": Setting(
         "auto",
         *_one_of("auto", "hgb", "direct", "pgb", "pgb_fold", "pgb_ur", "sgb", "sp_ega", "lphga"),
     ),
-    "compile": Setting(
-        "background",
-        *_one_of("background", "wait"),
-    ),
+    "compile": Setting("background", *_one_of("background", "wait")),
+    # one that is no directory costs time, and no query its result
     "kernel-cache": Setting(
-        None,
-        "a directory, several as a list or with colons, or null",
-        lambda value: value,  # one that is no directory costs time, and no query its result
-        """
-        Directories in which compiled kernels are kept, for all processes of the machine: one, or
-        several as a list or with colons between them. All are read, and the first that can be
-        written is. `null` is `dask_gpuagg` in `$XDG_CACHE_HOME`, or in `~/.cache` where that is not
-        set. They hold machine code that is run as it is: a directory or an entry that another user
-        than this one or root owns, or may write, is not used, nor is a path that is not absolute
-        once `~` is replaced. What is not used, or cannot be read or written, costs a warning and
-        the compilation in each process. Beyond 1 GiB the kernels used longest ago are removed.
-        `dask-gpuagg calibrate` keeps what it measured there.
-        """,
+        None, "a directory, several as a list or with colons, or null", lambda value: value
     ),
 }
 
