@@ -1,31 +1,23 @@
 """A page of group-bys in Dask's own dashboard, made by Bokeh as Dask's pages are.
 
-Workers report with each heartbeat what they have done (``reporting.runs.activity``), and the client
-its fallbacks as events. The page reads both on the scheduler, whose plugin adds it.
+Workers report with each heartbeat what they have done (``reporting.runs.activity``). The page reads
+it on the scheduler, whose plugin adds it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
 
 from distributed import Client, SchedulerPlugin, get_client
 
-from dask_gpuagg.cache import Cache
-from dask_gpuagg.reporting.events import Fallback, FellBack, register, registered, unregister
 from dask_gpuagg.reporting.runs import STEPS
 from dask_gpuagg.reporting.text import escaped, html_table, page, time_text
 from dask_gpuagg.tasks.reading import ACTIVITY
 
 # the address of the page, and its name in the bar of pages
 PAGE = "group-by"
-TOPIC = "dask-gpuagg-fallbacks"
-# queries whose fallbacks are known to be sent
-_NAMES = 10_000
-
 _ENGINES = ("host", "device")
 # of the steps
 _COLOURS = (
@@ -47,7 +39,7 @@ def group_by_page(client: Client | None = None) -> str:
     Parameters
     ----------
     client : distributed.Client, optional
-        By default the current one. Its fallbacks are shown from then on.
+        By default the current one.
 
     Returns
     -------
@@ -65,37 +57,8 @@ def group_by_page(client: Client | None = None) -> str:
     if client.asynchronous:
         raise ValueError("the page cannot be added by an asynchronous client")
     client.register_plugin(GroupByPage())
-    reporters = [sink for sink in registered(FellBack) if isinstance(sink, _Reporter)]
-    if not any(reporter.client is client for reporter in reporters):
-        register(_Reporter(client), FellBack)
     head, _, _ = client.dashboard_link.rpartition("/")
     return f"{head}/{PAGE}"
-
-
-class _Reporter:
-    """Sends the fallbacks of a client's queries to its scheduler, without waiting for it."""
-
-    def __init__(self, client: Any) -> None:
-        self.client = client
-        self._process = os.getpid()
-        # reasons by the names of queries, which are lowered several times
-        self._sent: Cache[str, str] = Cache(_NAMES)
-
-    def __call__(self, event: FellBack) -> None:
-        fallback, name = event
-        if self.client.status == "closed":
-            unregister(self)
-            return
-        # a fork has the client, and not the thread of its loop
-        listens = self.client.status == "running" and self._process == os.getpid()
-        if listens and name and self._sent.get(name) != fallback.reason:
-            self._sent.put(name, fallback.reason)
-            self.client.loop.add_callback(self._send, fallback)
-
-    async def _send(self, fallback: Fallback) -> None:
-        # a scheduler that is gone has nobody to show it to
-        with contextlib.suppress(OSError):
-            await self.client.scheduler.log_event(topic=TOPIC, msg=fallback._asdict())
 
 
 class GroupByPage(SchedulerPlugin):
@@ -155,9 +118,9 @@ class _Page:
         self.bars = ColumnDataSource(bars_of({}, {}), name="bars")
         tables = [
             Div(name=name, sizing_mode="stretch_width", styles=_SCROLLED)
-            for name in ("steps", "kernels", "fallbacks")
+            for name in ("steps", "kernels")
         ]
-        self.steps, self.kernels, self.fallbacks = tables
+        self.steps, self.kernels = tables
         self._time, self._steps = _time_plot(self.bars)
         self._rates = _rate_plot(self.bars)
         plots = row(self._time, self._rates, sizing_mode="stretch_width", styles=_WRAPPED)
@@ -171,18 +134,14 @@ class _Page:
             if ACTIVITY in ws.metrics
         }
         bars = bars_of(reports, self._rates_of(reports))
-        fallbacks = [event for _, event in self.scheduler.get_events(TOPIC)]
         upwards = bars["worker"][::-1]  # in the order of the tables, downwards
         if upwards != list(self._time.y_range.factors):
             self._time.y_range.factors = self._rates.y_range.factors = upwards
         self.bars.data.update(bars)
         for step, item in self._steps.items():
             item.visible = any(any(bars[f"{step} {engine}"]) for engine in _ENGINES)
-        for shown, text in (
-            (self.steps, steps_of(reports)),
-            (self.kernels, kernels_of(reports)),
-            (self.fallbacks, fallbacks_of(fallbacks)),
-        ):
+        tables = ((self.steps, steps_of(reports)), (self.kernels, kernels_of(reports)))
+        for shown, text in tables:
             if shown.text != text:
                 shown.text = text
 
@@ -247,22 +206,15 @@ def kernels_of(reports: dict[str, Any]) -> str:
     return _table("Calls of kernels on the device", head, rows)
 
 
-def fallbacks_of(events: list[dict[str, str]]) -> str:
-    """The table of fallbacks, the most frequent first, as HTML; nothing where there are none."""
-    counted = Counter(tuple(event[name] for name in Fallback._fields) for event in events)
-    rows = [[what, reason, line, n] for (what, _, reason, line), n in counted.most_common()]
-    return _table("What ran by stock Dask", "what, reason, line, queries", rows, True)
-
-
 def _entries(reports: dict[str, Any]) -> list[tuple[str, list[Any]]]:
     return [(name, entry) for name in sorted(reports) for entry in sorted(reports[name]["steps"])]
 
 
-def _table(title: str, head: str, rows: list[list[Any]], text: bool = False) -> str:
+def _table(title: str, head: str, rows: list[list[Any]]) -> str:
     if not rows:
         return ""
     cells = [[f"{c:,}" if isinstance(c, int) else escaped(c) for c in row] for row in rows]
-    return page(f"<h4>{escaped(title)}</h4>", html_table(head.split(", "), cells, text))
+    return page(f"<h4>{escaped(title)}</h4>", html_table(head.split(", "), cells))
 
 
 def _figure(name: str, title: str, tooltips: str) -> Any:

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from dask_gpuagg import dashboard
-from dask_gpuagg.reporting.events import Fallback, FellBack
 from dask_gpuagg.tasks.reading import ACTIVITY
 
 REPORTS = {
@@ -54,13 +53,7 @@ def test_tables_tell_tasks_and_kernels_apart() -> None:
 
 
 def test_what_there_is_not_has_no_table() -> None:
-    assert dashboard.kernels_of({"a": REPORTS["a"]}) == dashboard.fallbacks_of([]) == ""
-
-
-def test_equal_fallbacks_are_one_row() -> None:
-    often, once = Fallback("a", "runs", "<because>", "x.py:1"), Fallback("b", "runs", "so", "")
-    table = dashboard.fallbacks_of([each._asdict() for each in (once, often, often)])
-    assert cells(table) == [["a", "&lt;because&gt;", "x.py:1", "2"], ["b", "so", "", "1"]]
+    assert dashboard.kernels_of({"a": REPORTS["a"]}) == ""
 
 
 def test_the_legend_has_the_steps_that_ran() -> None:
@@ -69,19 +62,9 @@ def test_the_legend_has_the_steps_that_ran() -> None:
         name: SimpleNamespace(name=name, metrics={ACTIVITY: report})
         for name, report in REPORTS.items()
     }
-    page = dashboard._Page(SimpleNamespace(workers=workers, get_events=lambda topic: ()))
+    page = dashboard._Page(SimpleNamespace(workers=workers))
     page.update()
     assert [step for step, item in page._steps.items() if item.visible] == ["partial"]
-
-
-def test_each_fallback_of_a_query_is_sent_once() -> None:
-    sent: list[Fallback] = []
-    loop = SimpleNamespace(add_callback=lambda send, fallback: sent.append(fallback))
-    reporter = dashboard._Reporter(SimpleNamespace(status="running", loop=loop))
-    fallback = Fallback("a", "runs", "because")
-    for name in ("q", "q", "r", ""):
-        reporter(FellBack(fallback, name))
-    assert sent == [fallback, fallback]
 
 
 def test_rates_are_those_of_the_reports_shown() -> None:

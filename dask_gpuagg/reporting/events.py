@@ -8,7 +8,7 @@ event          emitted                                sinks
 =============  =====================================  ==========================================
 ``Planned``    when a group-by is lowered to a plan   session, ``profile``, ``explain``
 ``Refused``    when stock Dask has to lower it        ``explain``
-``FellBack``   when something runs otherwise          session, ``profile``, the dashboard
+``FellBack``   when something runs otherwise          session, ``profile``
 ``Progress``   while a task works                     progress of the worker
 ``Step``       when a task ends                       session, ``profile``, latest runs
 ``Kernel``     when a call of the kernels ends        session, ``profile``, latest runs
@@ -154,11 +154,6 @@ def unregister(sink: Sink) -> None:
     with _lock:
         for kind, sinks in _sinks.items():
             _sinks[kind] = tuple(other for other in sinks if other != sink)
-
-
-def registered(kind: type) -> tuple[Sink, ...]:
-    """The sinks that get events of a kind."""
-    return _sinks[kind]
 
 
 @contextmanager
