@@ -39,7 +39,7 @@ class Check(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The checks of ``this process``, of workers by their addresses, and of all together."""
+    """The checks of this process, of workers by their addresses, and of all together."""
 
     places: dict[str, list[Check]]
     cluster: list[Check]

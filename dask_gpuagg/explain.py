@@ -20,14 +20,7 @@ from dask_gpuagg.planning.query import Routing, where_it_runs
 from dask_gpuagg.profiling import last_runs
 from dask_gpuagg.reporting.events import Planned, Refused
 from dask_gpuagg.reporting.fallbacks import Reason
-from dask_gpuagg.reporting.text import (
-    count_text,
-    escaped,
-    html_table,
-    page,
-    size_text,
-    time_text,
-)
+from dask_gpuagg.reporting.text import count_text, escaped, html_table, page, size_text, time_text
 from dask_gpuagg.settings import switch
 
 if TYPE_CHECKING:

@@ -60,14 +60,9 @@ def last_runs(plan: Plan | None = None) -> tuple[Run, ...]:
 
 @dataclass(frozen=True)
 class Fallbacks:
-    """Fallbacks, which ran otherwise than by a plan; as text, and as HTML in a notebook.
+    """The number of planned queries, and fallbacks; as text, and as HTML in a notebook.
 
-    Attributes
-    ----------
-    planned : int
-        Queries that ran by a plan.
-    entries : tuple of (Fallback, int)
-        Each with the number of queries, the most frequent first.
+    ``entries`` are pairs of a ``Fallback`` and the number of its queries, the most frequent first.
     """
 
     planned: int
@@ -167,9 +162,6 @@ class Step:
         """Rows that one thread takes in a second."""
         return self.rows / self.seconds if self.seconds else 0.0
 
-    def _to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "rows_per_second": self.rows_per_second}
-
     def _cells(self) -> list[str]:
         return [
             f"{self.step}: {self.kernel}" if self.kernel else self.step,
@@ -182,6 +174,10 @@ class Step:
             rate_text(self.rows_per_second),
             size_text(self.nbytes) if self.nbytes else "–",
         ]
+
+
+def _as_dict(step: Step) -> dict[str, Any]:
+    return {**asdict(step), "rows_per_second": step.rows_per_second}
 
 
 _HEAD = ("step", "engine", "tasks", "time", "longest", "rows in", "rows out", "rows/s", "bytes")
@@ -206,20 +202,12 @@ def _steps(readings: Iterable[Measured]) -> list[Step]:
 class profile:
     """Context manager: what the group-bys of some lines did, and how long it took.
 
-    Examples
-    --------
-    >>> with dask_gpuagg.profile() as p:  # doctest: +SKIP
-    ...     query.compute()
-    >>> print(p)  # doctest: +SKIP
-
     Attributes
     ----------
     seconds : float
         Of the whole block.
-    steps : tuple of Step
-        Of every query and step.
-    kernels : tuple of Step
-        On the device, the calls of every kernel.
+    steps, kernels : tuple of Step
+        Of every query and step; on the device, the calls of every kernel.
     planned : int
         Queries planned inside.
     fallbacks : tuple of (Fallback, int)
@@ -239,6 +227,7 @@ class profile:
         self.planned = 0
         self.fallbacks: tuple[tuple[Fallback, int], ...] = ()
         self.notes: tuple[str, ...] = ()
+        self._fallen = Fallbacks(0, ())
         self._done = False
 
     def __enter__(self) -> profile:
@@ -251,8 +240,8 @@ class profile:
         self.seconds = time.perf_counter() - self._started
         gathered = gather(end, self._token)
         readings = _by_process(gathered.answers)
-        counted = _fallbacks(readings)
-        self.planned, self.fallbacks = counted.planned, counted.entries
+        self._fallen = _fallbacks(readings)
+        self.planned, self.fallbacks = self._fallen.planned, self._fallen.entries
         missing = [f"missing: {where} ({why})" for where, why in gathered.missing.items()]
         later = [
             f"{where} was not asked at the beginning: all that it ever ran is counted"
@@ -270,12 +259,9 @@ class profile:
             return "profile: the block has not ended"
         inside = sum(step.seconds for step in self.steps)
         return (
-            f"{time_text(self.seconds)}: {self._fallen()._head()}; "
+            f"{time_text(self.seconds)}: {self._fallen._head()}; "
             f"tasks took {time_text(inside)}, summed over threads"
         )
-
-    def _fallen(self) -> Fallbacks:
-        return Fallbacks(self.planned, self.fallbacks)
 
     def _tables(self) -> list[tuple[str, Sequence[str], list[list[str]]]]:
         """Titles, heads and cells: the steps of each query, and the kernels."""
@@ -291,7 +277,7 @@ class profile:
         for title, head, rows in self._tables():
             lines += ["", title, *(f"  {line}" for line in text_table(head, rows))]
         if self.fallbacks:
-            lines += ["", "fallbacks", *self._fallen()._lines()]
+            lines += ["", "fallbacks", *self._fallen._lines()]
         lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)
 
@@ -303,7 +289,7 @@ class profile:
             cells = [list(map(escaped, row)) for row in rows]
             parts += [f"<h4>{escaped(title)}</h4>", html_table(head, cells)]
         if self.fallbacks:
-            parts += ["<h4>fallbacks</h4>", self._fallen()._table()]
+            parts += ["<h4>fallbacks</h4>", self._fallen._table()]
         parts += [f"<p>note: {escaped(note)}</p>" for note in self.notes]
         return page(*parts)
 
@@ -311,9 +297,9 @@ class profile:
         """The profile as plain values."""
         return {
             "seconds": self.seconds,
-            **self._fallen().to_dict(),
-            "steps": [step._to_dict() for step in self.steps],
-            "kernels": [kernel._to_dict() for kernel in self.kernels],
+            **self._fallen.to_dict(),
+            "steps": [_as_dict(step) for step in self.steps],
+            "kernels": [_as_dict(kernel) for kernel in self.kernels],
             "notes": list(self.notes),
         }
 

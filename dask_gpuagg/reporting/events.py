@@ -36,37 +36,25 @@ _log = logging.getLogger("dask_gpuagg")
 
 
 class Planned(NamedTuple):
-    """A group-by is lowered to a plan.
-
-    The logical ``node``, whose name is that of the query; the ``query`` on lowered inputs
-    (``GroupByQuery``); the ``decision`` (``Routing``); and the physical ``nodes``.
-    """
+    """A group-by is lowered to a plan: its logical node, which names it, and what it becomes."""
 
     node: Any
-    query: Any
-    decision: Any
-    nodes: Any
+    query: Any  # GroupByQuery, on lowered inputs
+    decision: Any  # Routing
+    nodes: Any  # physical
 
 
 class Refused(NamedTuple):
-    """A group-by, with the logical ``node``, is left to stock Dask."""
+    """A group-by, of a logical node, is left to stock Dask."""
 
     node: Any
     reason: str
 
 
 class Fallback(NamedTuple):
-    """Something that ran otherwise than by the plan.
+    """A call, abbreviated, that ran otherwise than by the plan: how, why, and at which line.
 
-    Attributes
-    ----------
-    what : str
-        The call, abbreviated.
-    how : str
-        What happened instead.
-    reason : str
-    line : str
-        File and line of the program; empty where no code of the user is known.
+    ``line`` is a file of the program and a line in it; empty where no code of the user is known.
     """
 
     what: str
@@ -80,13 +68,10 @@ class Fallback(NamedTuple):
 
 
 class FellBack(NamedTuple):
-    """A query, which may be lowered several times, or a task runs otherwise than by the plan.
-
-    The ``name`` is that of the query; empty for a task.
-    """
+    """A query, which may be lowered several times, or a task runs otherwise than by the plan."""
 
     fallback: Fallback
-    name: str = ""
+    name: str = ""  # of the query; none of a task
 
 
 class Progress(NamedTuple):
@@ -96,13 +81,10 @@ class Progress(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A task has ended: its step is one of ``runs.STEPS``, its engine ``host`` or ``device``.
+    """A task has ended; its numbers are those of ``profiling.Step``."""
 
-    The numbers are those of ``runs.Total``. ``plan`` is ``None`` where it is not remembered.
-    """
-
-    plan: Plan | None
-    step: str
+    plan: Plan | None  # none where it is not remembered
+    step: str  # of runs.STEPS
     engine: str
     rows: int
     groups: int

@@ -117,19 +117,15 @@ class What(NamedTuple):
 
 @dataclass(slots=True)
 class Total:
-    """How often something ran, and what it took and made, as ``profiling.Step`` says.
-
-    ``expected`` and ``spilled`` are groups that the kernels' estimates expected, and rows that they
-    spilled.
-    """
+    """How often something ran, and what it took and made, as ``profiling.Step`` says."""
 
     calls: int = 0
     seconds: float = 0.0
     rows: int = 0
     groups: int = 0
     nbytes: int = 0
-    expected: int = 0
-    spilled: int = 0
+    expected: int = 0  # groups, by the kernels' estimates
+    spilled: int = 0  # rows
     longest: float = 0.0
 
     def add(self, other: Total) -> None:
@@ -232,12 +228,8 @@ def measured() -> Measured:
 def activity() -> dict[str, Any]:
     """The session's totals as plain values, for a worker's heartbeat.
 
-    Returns
-    -------
-    dict
-        ``time`` (seconds since 1970), ``rows`` (as ``rows_done``) and ``steps``: lists of step,
-        engine, kernel (empty for whole tasks), calls, seconds, rows, groups, groups expected and
-        rows spilled.
+    Of each step a list: step, engine, kernel (none of whole tasks), calls, seconds, rows, groups,
+    groups expected, rows spilled.
     """
     steps = [
         [*what[1:], t.calls, float(t.seconds), *map(int, (t.rows, t.groups, t.expected, t.spilled))]
@@ -277,9 +269,9 @@ def remember(event: Step | Kernel) -> None:
 
 
 def _remembered(plan: Plan) -> Plan | None:
-    """The one of equal plans that is remembered.
+    """The one of equal plans that is remembered; none with users' functions, which hold anything.
 
-    Workers unpickle a plan for each task. Users' functions, which may hold anything, are not kept.
+    Workers unpickle a plan for each task.
     """
     earlier = tuple(_plans)
     for other, _ in earlier:
