@@ -39,47 +39,40 @@ class Check(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The checks of this process, of workers by their addresses, and of all together."""
+    """The checks of this process, of workers by their addresses, and of the cluster as such."""
 
     places: dict[str, list[Check]]
-    cluster: list[Check]
-
-    @property
-    def checks(self) -> list[tuple[str, Check]]:
-        """All checks, each with its place."""
-        places = {**self.places, "the cluster": self.cluster}
-        return [(place, check) for place, checks in places.items() for check in checks]
 
     @property
     def healthy(self) -> bool:
         """Whether no problem was found."""
-        return all(check.status != PROBLEM for _, check in self.checks)
+        return all(check.status != PROBLEM for checks in self.places.values() for check in checks)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values."""
-        return {
-            "healthy": self.healthy,
-            "checks": [{"place": place, **check._asdict()} for place, check in self.checks],
-        }
+        checks = [
+            {"place": place, **check._asdict()}
+            for place, checks in self.places.items()
+            for check in checks
+        ]
+        return {"healthy": self.healthy, "checks": checks}
 
     def __str__(self) -> str:
         lines: list[str] = []
         here = self.places.get(HERE, [])
+        places_of: dict[str, list[str]] = {}
         for place, checks in self.places.items():
             # of a worker, only the differences from this process
             shown = checks if place == HERE else [check for check in checks if check not in here]
-            lines += ["", place, *map(_line, shown or [Check("all", OK, f"as in {HERE}")])]
-        if self.cluster:
-            lines += ["", "the cluster", *map(_line, self.cluster)]
-        places_of: dict[str, list[str]] = {}
-        for place, check in self.checks:
-            if check.advice:
-                places_of.setdefault(check.advice, []).append(place)
-        lines += ["", "what to do:" if places_of else "what to do: nothing"]
+            lines += [place, *map(_line, shown or [Check("all", OK, f"as in {HERE}")]), ""]
+            for check in checks:
+                if check.advice:
+                    places_of.setdefault(check.advice, []).append(place)
+        lines.append("what to do:" if places_of else "what to do: nothing")
         for number, (advice, places) in enumerate(places_of.items(), 1):
             where = "" if places == [HERE] else f" ({', '.join(places)})"
             lines.append(f"  {number}. {advice}{where}")
-        return "\n".join(lines[1:])
+        return "\n".join(lines)
 
 
 def _line(check: Check) -> str:
@@ -90,7 +83,8 @@ def _line(check: Check) -> str:
 def doctor() -> Report:
     """Look at this process and at the cluster of the current client."""
     gathered = gather(examined)
-    return Report(gathered.answers, _between(gathered))
+    between = _between(gathered)
+    return Report(gathered.answers | ({"the cluster": between} if between else {}))
 
 
 def _between(gathered: Gathered) -> list[Check]:

@@ -87,10 +87,10 @@ def added(some: Digits, others: Digits) -> Digits:
     return {j: some.get(j, 0) + others[j] if j in others else some[j] for j in places}
 
 
-def carried(digits: Digits, xp: Any, whole: bool = False) -> Digits:
+def carried(digits: Digits, xp: Any, narrow_top: bool = False) -> Digits:
     """Sums with less than 32 bits in every bin but the highest, which has the sign.
 
-    Bins may be up to 2**63 - 2**32, of either sign. By ``whole`` the highest one too has less than
+    Bins may be up to 2**63 - 2**32, of either sign. By ``narrow_top`` the highest one too has less than
     32 bits, its sign apart.
     """
     if not digits:
@@ -106,7 +106,7 @@ def carried(digits: Digits, xp: Any, whole: bool = False) -> Digits:
             break
         result[j], carry = held & 0xFFFFFFFF, held >> WIDTH
     top = result[places[-1]]
-    if whole or (len(top) and int(xp.abs(top).max()) >= _TOP):
+    if narrow_top or (len(top) and int(xp.abs(top).max()) >= _TOP):
         result[places[-1]], result[places[-1] + 1] = top & 0xFFFFFFFF, top >> WIDTH
     return result
 
@@ -142,7 +142,7 @@ def _rounded(digits: Digits, xp: Any) -> Any:
     digits = carried(digits, xp)
     negative = digits[max(digits)] < 0
     sign = xp.where(negative, -1, 1)
-    digits = carried({j: values * sign for j, values in digits.items()}, xp, whole=True)
+    digits = carried({j: values * sign for j, values in digits.items()}, xp, narrow_top=True)
     # the highest bin that is not 0, the two below it, and whether anything is below these
     highest = xp.full(len(sign), -1, dtype=xp.int64)
     for j in sorted(digits):

@@ -58,7 +58,7 @@ def test_a_healthy_machine_without_a_gpu(cache: Path) -> None:
     assert found["Dask"].found.startswith(dask.__version__)
     assert found["GPU"] == Check("GPU", NONE, "no CUDA device; pandas collections run on the CPU")
     assert found["kernel cache"].found == f"{cache}: 0 entries, 0 B"
-    report = Report({HERE: examined()}, [])
+    report = Report({HERE: examined()})
     assert report.healthy
     assert str(report).endswith("\nwhat to do: nothing")
 
@@ -183,7 +183,7 @@ class TestReport:
     def report(self) -> Report:
         fine, old = Check("x", OK, "1"), Check("x", PROBLEM, "0", "install x 1")
         places = {HERE: [fine], "tcp://a:1": [fine], "tcp://b:1": [old], "tcp://c:1": [old]}
-        return Report(places, [Check("versions", OK, "the same")])
+        return Report(places | {"the cluster": [Check("versions", OK, "the same")]})
 
     def test_workers_that_are_as_this_process_are_one_line(self) -> None:
         lines = str(self.report()).splitlines()
