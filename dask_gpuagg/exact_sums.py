@@ -90,8 +90,8 @@ def added(some: Digits, others: Digits) -> Digits:
 def carried(digits: Digits, xp: Any, narrow_top: bool = False) -> Digits:
     """Sums with less than 32 bits in every bin but the highest, which has the sign.
 
-    Bins may be up to 2**63 - 2**32, of either sign. By ``narrow_top`` the highest one too has less than
-    32 bits, its sign apart.
+    Bins may be up to 2**63 - 2**32, of either sign. By ``narrow_top`` the highest one has less than
+    32 bits too, its sign apart.
     """
     if not digits:
         return {}

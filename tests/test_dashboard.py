@@ -1,4 +1,4 @@
-"""The columns that the page of group-bys shows, from what workers and clients report."""
+"""The tables that the page of group-bys shows, from what workers report."""
 
 from __future__ import annotations
 
@@ -11,29 +11,12 @@ from dask_gpuagg import dashboard
 from dask_gpuagg.tasks.reading import ACTIVITY
 
 REPORTS = {
-    "b": {
-        "time": 10.0,
-        "rows": 900,
-        "steps": [
-            ["partial", "device", "", 2, 0.5, 900, 30, 0, 0],
-            ["partial", "device", "pgb", 2, 0.4, 900, 30, 28, 5],
-        ],
-    },
-    "a": {
-        "time": 10.0,
-        "rows": 100,
-        "steps": [["partial", "host", "", 1, 0.25, 100, 10, 0, 0]],
-    },
+    "b": [
+        ["partial", "device", "", 2, 0.5, 900, 30, 0, 0],
+        ["partial", "device", "pgb", 2, 0.4, 900, 30, 28, 5],
+    ],
+    "a": [["partial", "host", "", 1, 0.25, 100, 10, 0, 0]],
 }
-
-
-def test_bars_have_whole_tasks_only() -> None:
-    bars = dashboard.bars_of(REPORTS, {"a": 7.0})
-    assert bars["worker"] == ["a", "b"]
-    assert bars["rate"] == [7.0, 0.0]
-    assert bars["partial host"] == [0.25, 0]
-    assert bars["partial device"] == [0, 0.5]
-    assert len({len(column) for column in bars.values()}) == 1
 
 
 def cells(table: str) -> list[list[str]]:
@@ -43,10 +26,12 @@ def cells(table: str) -> list[list[str]]:
 
 
 def test_tables_tell_tasks_and_kernels_apart() -> None:
-    assert cells(dashboard.steps_of(REPORTS)) == [
+    rows = cells(dashboard.steps_of(REPORTS))
+    assert [row[:-1] for row in rows] == [
         ["a", "partial", "host", "1", "250.0 ms", "100", "10", "400"],
         ["b", "partial", "device", "2", "500.0 ms", "900", "30", "1,800"],
     ]
+    assert ["width:5.00em" in rows[0][-1], "width:10.00em" in rows[1][-1]] == [True, True]
     kernels = dashboard.kernels_of(REPORTS)
     assert cells(kernels) == [["b", "partial", "pgb", "2", "400.0 ms", "900", "28", "30", "5"]]
     assert kernels.index("groups expected") < kernels.index("groups found")
@@ -56,7 +41,7 @@ def test_what_there_is_not_has_no_table() -> None:
     assert dashboard.kernels_of({"a": REPORTS["a"]}) == ""
 
 
-def test_the_legend_has_the_steps_that_ran() -> None:
+def test_the_page_has_what_the_workers_reported() -> None:
     pytest.importorskip("bokeh")
     workers = {
         name: SimpleNamespace(name=name, metrics={ACTIVITY: report})
@@ -64,9 +49,5 @@ def test_the_legend_has_the_steps_that_ran() -> None:
     }
     page = dashboard._Page(SimpleNamespace(workers=workers))
     page.update()
-    assert [step for step, item in page._steps.items() if item.visible] == ["partial"]
-
-
-def test_rates_are_those_of_the_reports_shown() -> None:
-    assert dashboard.rate_of([(10.0, 100)]) == 0
-    assert dashboard.rate_of([(10.0, 100), (11.0, 100), (14.0, 500)]) == 100
+    assert len(cells(page.steps.text)) == 2
+    assert len(cells(page.kernels.text)) == 1

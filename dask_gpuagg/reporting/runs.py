@@ -225,17 +225,16 @@ def measured() -> Measured:
     return session.measured()
 
 
-def activity() -> dict[str, Any]:
+def activity() -> list[list[Any]]:
     """The session's totals as plain values, for a worker's heartbeat.
 
     Of each step a list: step, engine, kernel (none of whole tasks), calls, seconds, rows, groups,
     groups expected, rows spilled.
     """
-    steps = [
+    return [
         [*what[1:], t.calls, float(t.seconds), *map(int, (t.rows, t.groups, t.expected, t.spilled))]
         for what, t in session.measured().totals.items()
     ]
-    return {"time": time.time(), "rows": int(_rows_done), "steps": steps}
 
 
 _rows_done = 0

@@ -20,6 +20,8 @@ STYLE = (
     ".gpuagg h4{margin:.6em 0 .1em;overflow-wrap:anywhere}"
     ".gpuagg p{margin:.2em 0;overflow-wrap:anywhere}"
     ".gpuagg .off{border-left:4px solid #d08700;padding-left:.6em}"
+    ".gpuagg td:has(.bar){text-align:left}"
+    ".gpuagg .bar{display:inline-block;height:.7em;background:#3b82c4;vertical-align:middle}"
     "</style>"
 )
 
@@ -70,6 +72,11 @@ def html_table(head: Sequence[str], rows: Sequence[Sequence[str]], text: bool = 
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     kind = ' class="text"' if text else ""
     return f'<div class="wide"><table{kind}><tr>{titles}</tr>{body}</table></div>'
+
+
+def bar(share: float) -> str:
+    """A bar of up to 10 letters' width."""
+    return f'<span class="bar" style="width:{max(10 * share, 0.1):.2f}em"></span>'
 
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

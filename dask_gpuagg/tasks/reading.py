@@ -149,7 +149,7 @@ def _rows_done(worker: Any) -> int:
     return rows_done()
 
 
-def _activity(worker: Any) -> dict[str, Any]:
+def _activity(worker: Any) -> list[list[Any]]:
     return activity()
 
 

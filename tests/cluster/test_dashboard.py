@@ -78,11 +78,6 @@ def test_the_page_shows_what_workers_did(shown: Client) -> None:
     assert {row[2] for row in steps} == {"host"}
     assert rows_of("finalize")
 
-    bars = model("bars").data
-    assert sorted(bars["worker"]) == sorted({row[0] for row in cells(model("steps").text)})
-    assert sum(bars["partial host"]) > 0
-    assert sum(bars["partial device"]) == 0
-
     assert model("kernels").text == ""
 
 
@@ -97,8 +92,8 @@ def test_an_open_page_follows_the_workers(shown: Client) -> None:
         for worker in dask_scheduler.workers.values():
             if ACTIVITY in worker.metrics:
                 report = worker.metrics[ACTIVITY]
-                later = [[*entry[:3], entry[3] + 1, *entry[4:]] for entry in report["steps"]]
-                worker.metrics[ACTIVITY] = report | {"steps": later}
+                later = [[*entry[:3], entry[3] + 1, *entry[4:]] for entry in report]
+                worker.metrics[ACTIVITY] = later
         page.update()
         return [*texts, page.steps.text]
 
@@ -136,7 +131,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("width", [1400, 400])
-def test_a_browser_shows_plots_and_tables(shown: Client, browser: Any, width: int) -> None:
+def test_a_browser_shows_the_tables(shown: Client, browser: Any, width: int) -> None:
     address = dask_gpuagg.group_by_page(shown)
     dd.from_pandas(FRAME, npartitions=6).groupby("k").v.mean().compute()
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
@@ -145,12 +140,6 @@ def test_a_browser_shows_plots_and_tables(shown: Client, browser: Any, width: in
     text = eventually(lambda: browser.execute_script(TEXTS), lambda found: "finalize" in found)
     assert "Tasks by worker, step and engine" in text
     assert "finalize" in text
-    plots = "return Bokeh.documents[0].roots()[0].children[0].children.map(c => c.title.text)"
-    titles = browser.execute_script(plots)
-    assert [title.split(",")[0] for title in titles] == [
-        "Seconds in tasks",
-        "Rows grouped per second",
-    ]
     # nothing is wider than the screen
     page = "document.documentElement"
     assert browser.execute_script(f"return {page}.scrollWidth - {page}.clientWidth") == 0

@@ -92,7 +92,7 @@ def test_activity_sums_up_all_queries_in_plain_values() -> None:
     found = activity()
     # as heartbeats carry it
     assert msgpack.loads(msgpack.dumps(found)) == found
-    steps = {tuple(entry[:3]): entry[3:] for entry in found["steps"]}
+    steps = {tuple(entry[:3]): entry[3:] for entry in found}
     assert steps["partial", "device", "hgb"] == [2, 1.0, 20, 4, 180, 6]
     # nothing was expected: what was found counts
     assert steps["finalize", "device", "hgb"] == [1, 0.5, 4, 2, 2, 0]
