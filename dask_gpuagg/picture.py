@@ -39,7 +39,7 @@ def columns_of(physical: Physical, groups: str) -> list[Column]:
     route, inputs, outputs = physical.route, physical.partitions, physical.outputs
     partitions = Column(inputs, count_text(inputs, "partition"))
     under = "one of each partition"
-    if physical.partials < inputs:
+    if 0 < physical.partials < inputs:
         under = f"of {inputs / physical.partials:.3g} partitions each"
     partials = Column(physical.partials, count_text(physical.partials, "partial"), under)
     every = True
