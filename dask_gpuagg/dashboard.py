@@ -99,7 +99,7 @@ class _Page:
 
         self.scheduler = scheduler
         # on a narrow screen wide tables scroll
-        look = {
+        look: dict[str, Any] = {
             "sizing_mode": "stretch_width",
             "styles": {"overflow-x": "auto", "max-width": "100%"},
         }

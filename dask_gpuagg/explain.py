@@ -225,8 +225,9 @@ def _off() -> str:
 def _explained(event: Planned | Refused, refused: Sequence[Unsupported] = ()) -> Explained:
     """A group-by as it is lowered: its plan, or the reasons why it has none."""
     call = logical.describe(event.node)
+    if isinstance(event, Refused) and not refused:
+        refused = [Unsupported(event.reason)]
     if refused or isinstance(event, Refused):
-        refused = refused or [Unsupported(event.reason)]
         return Explained(call, "stock Dask", None, None, tuple(map(Reason.of, refused)))
     query = event.query
     engine = where_it_runs(query) or "stock Dask"

@@ -266,7 +266,9 @@ class profile:
     def _tables(self) -> list[tuple[str, Sequence[str], list[list[str]]]]:
         """Titles, heads and cells: the steps of each query, and the kernels."""
         by_query = groupby(self.steps, lambda step: step.query)
-        tables = [(query, _HEAD, [step._cells() for step in steps]) for query, steps in by_query]
+        tables: list[tuple[str, Sequence[str], list[list[str]]]] = [
+            (query, _HEAD, [step._cells() for step in steps]) for query, steps in by_query
+        ]
         if self.kernels:
             cells = [kernel._cells() for kernel in self.kernels]
             tables.append(("calls of the kernels", ("kernel", *_HEAD[1:]), cells))
