@@ -31,19 +31,12 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Example:
-    """A group-by whose kernels are made ready.
-
-    Attributes
-    ----------
-    plan : Plan
-    meta : DataFrame or Series
-        Of the result, empty.
-    units : tuple of str
-        Parts of the translation unit (see ``dask_gpuagg.cuda.query.query``); all if empty.
-    """
+    """A group-by whose kernels are made ready."""
 
     plan: Plan
+    # of the result, empty
     meta: Any
+    # parts of the translation unit (see ``dask_gpuagg.cuda.query.query``); all if empty
     units: tuple[str, ...] = ()
 
 
@@ -58,12 +51,9 @@ def usual_examples() -> list[Example]:
 
 
 def examples_of(collection: Any) -> list[Example]:
-    """The group-bys of a query.
+    """The group-bys of a collection.
 
-    Parameters
-    ----------
-    collection : dask.dataframe collection
-        Made while the plugin was on, where it uses aggregations that stock Dask refuses.
+    It was made while the plugin was on, where it uses aggregations that stock Dask refuses.
 
     Raises
     ------

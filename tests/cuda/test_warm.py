@@ -21,10 +21,8 @@ WRONG = TranslationUnit("__global__ void f() { no_such_thing(); }\n", {})
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One kind of key, and little to compile for it."""
-    monkeypatch.setattr(warm, "KEYS", {"int64": warm.KEYS["int64"]})
-    monkeypatch.setattr(warm, "units_of", lambda keys, everything: [TINY])
-    monkeypatch.setattr(warm, "_of_values", list)
+    """Little to compile."""
+    monkeypatch.setattr(warm, "work", lambda everything: {"by int64": [TINY]})
 
 
 def entries(cache: Path) -> list[Path]:
@@ -55,7 +53,7 @@ def test_several_architectures(small: None, cache: Path) -> None:
 def test_a_unit_that_fails_is_told(
     small: None, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm, "units_of", lambda keys, everything: [WRONG, TINY])
+    monkeypatch.setattr(warm, "work", lambda everything: {"by int64": [WRONG, TINY]})
     assert warm.main(["--architecture", "sm_90"]) == 1
     said = capsys.readouterr()
     assert "no_such_thing" in said.err

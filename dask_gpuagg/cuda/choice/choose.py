@@ -76,26 +76,10 @@ def decide(
 ) -> Decision:
     """Choose the kernel of one call.
 
-    Parameters
-    ----------
-    query : Query
-    rows : int
-    estimate : KeySummary, optional
-        Without it the input is small.
-    device : Device
-    forced : str
-        ``auto`` or one of ``KERNELS``.
-    costs : Costs, optional
-        Constants of the device; those shipped for it by default.
-    values : float, optional
-        Values that the states read of a row and that are not null, on average; all by default.
-    memory : int, optional
-        Bytes of device memory for copies of rows; where they need more, the rows go to the
-        smallest table, that of ``sp_ega``. Unlimited by default; a forced kernel is not asked.
-
-    Returns
-    -------
-    Decision
+    Without an estimate the input is small. ``forced`` is ``auto`` or one of ``KERNELS``; ``values``
+    how many of a row's values the states read and that are not null, on average, by default all.
+    Where copies of rows need more bytes of device ``memory``, the rows go to the smallest table,
+    that of ``sp_ega``; a forced kernel is not asked.
 
     Raises
     ------
@@ -248,22 +232,9 @@ def that_fits(
 ) -> Decision:
     """The decision, or the best kernel whose copies or table there is memory for.
 
-    Parameters
-    ----------
-    query : Query
-    rows : int
-    decision : Decision
-    device : Device
-    has_room : callable
-        Takes bytes of several buffers; whether the allocator gives all of them at once.
-    costs : Costs, optional
-    values : float, optional
-        See ``decide``.
-
-    Returns
-    -------
-    Decision
-        Where nothing fits the one that needs least, whose call meets the allocator's message.
+    ``has_room`` takes bytes of several buffers, and says whether the allocator gives all of them at
+    once. Where nothing fits it is the kernel that needs least, whose call meets the allocator's
+    message.
     """
     while True:
         sizes = _buffers(query, decision)
@@ -294,21 +265,7 @@ def with_less_memory(
 ) -> Decision | None:
     """The best kernel of those that need less memory than a decision; None if none does.
 
-    Parameters
-    ----------
-    query : Query
-    rows : int
-    decision : Decision
-        For which device memory did not suffice.
-    device : Device
-    costs : Costs, optional
-    values : float, optional
-        See ``decide``.
-
-    Returns
-    -------
-    Decision or None
-        ``why`` says what there was no room for.
+    ``why`` says what there was no room for.
     """
     estimate = decision.estimate
     if isinstance(decision, Partitioned):

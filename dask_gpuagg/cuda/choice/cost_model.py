@@ -47,19 +47,12 @@ _SECTOR = 32
 # from 32 lanes on 16 banks of 8 bytes at random down to one lane a bank (Monte Carlo).
 _CONFLICT = {1: 1.0, 2: 0.95, 4: 0.87, 8: 0.65}
 _NO_CONFLICT = 0.33
-# A pass over the rows of which it takes an n-th costs n ** -0.18 of one that takes all: its warps
-# run half empty, and only their bank conflicts get fewer.
-_THINNED = 0.18
 # Memory and shared memory work at the same time, but for the end of each tile.
 _OVERLAP = 4.0
 # Keys whose range is not wider than so many groups have first slots of their own.
 _DENSE = 4
-# Share of losers that dense keys have of those that chance gives, and accesses that a loser takes.
-_DENSE_MEET = 0.25
+# Accesses of a group that is not the first of its slot, in those of one that is.
 _NEXT = 2.0
-# Share of a gather's cost where blocks take all partitions in so few rounds.
-_NEAR = 0.45
-_NEAR_ROUNDS = 3
 # What folding takes of a row and of a group (finding the slot, counting, finding the place), of a
 # row in each column, and of a row in each state, in searches, moves and comparisons of a row.
 _FOLD_FIND = 6.0
@@ -98,23 +91,10 @@ _PLAIN = ("direct", "hgb", "scatter", "aggregate", "fold")
 def expected_kernel_ms(
     costs: Costs, query: Query, rows: int, decision: Decision, multiprocessors: int, tile: int
 ) -> dict[str, float]:
-    """Expected device milliseconds of each kernel that a decision launches.
+    """Expected device milliseconds of the kernels that a decision launches, by name.
 
-    Parameters
-    ----------
-    costs : Costs
-    query : Query
-    rows : int
-    decision : Decision
-        Without an estimate every row is taken for a group.
-    multiprocessors : int
-    tile : int
-        Rows of a tile of the scatter, where there is one.
-
-    Returns
-    -------
-    dict of str to float
-        By name; the variants of a kernel, as ``scatter_narrow``, have the name of the first.
+    Variants of a kernel, as ``scatter_narrow``, have the name of the first. ``tile`` is how many
+    rows a tile of the scatter has. Without an estimate every row is taken for a group.
     """
     groups = max(1, rows if decision.estimate is None else min(rows, decision.estimate.groups))
     if isinstance(decision, Partitioned):
@@ -175,19 +155,7 @@ def _partitioned(
 
 
 def least_ms(costs: Costs, query: Query, rows: int) -> float:
-    """What a table in global memory takes at least: its accesses, all in the L2 cache.
-
-    Parameters
-    ----------
-    costs : Costs
-    query : Query
-    rows : int
-
-    Returns
-    -------
-    float
-        Device milliseconds, no more than ``expected_kernel_ms`` would give.
-    """
+    """Milliseconds that a table in global memory takes at least: all accesses in the L2 cache."""
     return rows * _touched_fields(query) * costs.access_ps * 1e-9
 
 
@@ -260,11 +228,9 @@ def _aggregate(
         load = min(1.0, groups / parts / slots)
         work = _find(costs, query, decision.estimate, groups, load)
     work += _update(costs, query, _CONFLICT.get(decision.replicas, _NO_CONFLICT))
-    shared = rows * work * _passes(parts) * multiprocessors / decision.blocks * 1e-9
-    # the rows of a partition lie in order, so blocks side by side share what the cache holds
-    near = _NEAR if decision.partitions <= _NEAR_ROUNDS * decision.blocks else 1.0
+    shared = parts * rows * work * multiprocessors / decision.blocks * 1e-9
     gathered = decision.gathered if isinstance(decision, PgbUr) else 0.0
-    gathers = rows * gathered * near * costs.gather_ps * 1e-9
+    gathers = rows * gathered * costs.gather_ps * 1e-9
     tables = parts * slots * table * costs.slot_ps * 1e-9
     # columns, or what they are made of
     written = groups * sum(query.slot_bytes) / costs.table_bandwidth * 1e-6
@@ -287,7 +253,7 @@ def _fold(
     moves = (len(widths) + query.has_row_numbers) * _FOLD_MOVE * costs.move_ps
     states = len(query.all_states) * _FOLD_STATE * costs.compare_ps
     work = find + rows * (moves + states)
-    shared = work * _passes(parts) * multiprocessors / decision.blocks * 1e-9
+    shared = parts * work * multiprocessors / decision.blocks * 1e-9
     slots = parts * decision.partitions * decision.shared_slots
     tables = slots * _FOLD_SLOT * costs.slot_ps * 1e-9
     # phases of memory and of work alternate
@@ -308,10 +274,8 @@ def _sp_ega(
     memory = rows * _read_bytes(query) / costs.bandwidth * 1e-6
     each = _accesses(costs, query, decision, groups)
     load = min(1.0, groups / slots)
-    # by chance, groups that are not the first of their slot; dense keys meet so seldom
+    # by chance, groups that are not the first of their slot
     lost = 1 - (1 - math.exp(-load)) / load
-    if _dense(query, decision.estimate, groups):
-        lost *= _DENSE_MEET
     first = max(rows * (1 - lost) * each, _in_line(costs, rows, decision))
     return {
         "first_place": _overlapped(memory, first * 1e-9),
@@ -373,11 +337,6 @@ def _update(costs: Costs, query: Query, conflict: float) -> float:
     return conflict * sums * costs.add_ps + comparisons * costs.compare_ps
 
 
-def _passes(parts: int) -> float:
-    """How often the rows' work in shared memory counts when each pass takes one part of them."""
-    return float(parts ** (1 - _THINNED))
-
-
 def _overlapped(memory: float, work: float) -> float:
     return float((memory**_OVERLAP + work**_OVERLAP) ** (1 / _OVERLAP))
 
@@ -400,16 +359,7 @@ def _read_bytes(query: Query) -> float:
 
 
 def plain(kernel: str) -> str:
-    """The model's name of a kernel, which its variants share.
-
-    Parameters
-    ----------
-    kernel : str
-
-    Returns
-    -------
-    str
-    """
+    """The model's name of a kernel, which its variants share."""
     first = kernel.partition("_")[0]
     return first if first in _PLAIN else kernel
 
@@ -436,21 +386,10 @@ class Observation:
 def fit(observations: Sequence[Observation], start: Costs) -> Costs:
     """Fit the constants of the model to measured times.
 
-    Parameters
-    ----------
-    observations : sequence of Observation
-    start : Costs
-        Constants that the times do not depend on keep these values. So does the size of the L2
-        cache, which the device reports.
-
-    Returns
-    -------
-    Costs
-
-    Notes
-    -----
     Least squares of the logarithms of expected over measured time, and so of relative errors, by
-    Levenberg's and Marquardt's method in the logarithms of the constants.
+    Levenberg's and Marquardt's method in the logarithms of the constants. Constants that the times
+    do not depend on stay as at the start, as does the size of the L2 cache, which the device
+    reports.
     """
     names = [f.name for f in fields(Costs) if f.name != "l2_megabytes"]
     first = np.log([getattr(start, name) for name in names])

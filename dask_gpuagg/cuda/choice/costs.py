@@ -17,59 +17,38 @@ from dask_gpuagg.cuda.runtime.driver import Device
 
 @dataclass(frozen=True)
 class Costs:
-    """Constants of a device. Picoseconds are of the whole device at work, for each of its rows.
+    """Constants of a device. Picoseconds are of the whole device at work, for each of its rows."""
 
-    Attributes
-    ----------
-    bandwidth : float
-        Bytes that columns are read and written with, GB/s.
-    table_bandwidth : float
-        Bytes of global tables that are cleared, searched for groups and written, GB/s.
-    l2_megabytes : float
-        Size of the L2 cache.
-    launch_us : float
-        A kernel that has next to nothing to do, microseconds.
-    find_ps : float
-        Finding a row's slot in shared memory.
-    crowd_ps : float
-        More of it for keys that are not dense, times the root of the table's load: a warp waits
-        for the unluckiest of its lanes.
-    add_ps, compare_ps : float
-        One update in shared memory: a 64-bit sum, an extreme.
-    slot_ps : float
-        Emptying one byte of a partition's table and looking for groups in it.
-    load_ps, move_ps : float
-        Each column that the scatter reads, and each that it writes.
-    run_ps : float
-        Each run of rows that leave a tile for one partition, in each column.
-    gather_ps : float
-        Each value that is gathered by the number of its row: an access beyond the L2 cache.
-    access_ps : float
-        One access or atomic of a global table in the L2 cache.
-    miss_ps : float
-        More of it beyond the L2 cache.
-    claim_ps : float
-        A group's claim of a slot in a global table.
-    same_ps : float
-        An atomic where others go to the same address.
-    """
-
+    # GB/s of columns that are read and written
     bandwidth: float
+    # GB/s of global tables that are cleared, searched for groups and written
     table_bandwidth: float
     l2_megabytes: float
+    # a kernel that has next to nothing to do
     launch_us: float
+    # finding a row's slot in shared memory
     find_ps: float
+    # more of it for keys that are not dense, times the root of the table's load: a warp waits for
+    # the unluckiest of its lanes
     crowd_ps: float
+    # one update in shared memory: a 64-bit sum, an extreme
     add_ps: float
     compare_ps: float
+    # emptying one byte of a partition's table and looking for groups in it
     slot_ps: float
+    # a column that the scatter reads, and one that it writes
     load_ps: float
     move_ps: float
+    # a run of rows that leave a tile for one partition, in one column
     run_ps: float
+    # a value that is gathered by the number of its row: an access beyond the L2 cache
     gather_ps: float
+    # one access or atomic of a global table in the L2 cache, and more of it beyond that cache
     access_ps: float
     miss_ps: float
+    # a group's claim of a slot in a global table
     claim_ps: float
+    # an atomic where others go to the same address
     same_ps: float
 
 
@@ -81,11 +60,8 @@ class Known:
     source: str
 
 
-# A file of measured constants has about 1,000 bytes.
-_LARGEST_FILE = 1 << 16
 # Devices differ from those that ship by less: a constant further off was not measured.
 _PLAUSIBLE = 1000
-
 
 # Fitted by benchmarks/choice.py to device times of 100 million rows.
 _H200 = Costs(
@@ -108,8 +84,6 @@ _H200 = Costs(
     # a bound from cuDF's times with few groups, not fitted
     same_ps=600,
 )
-
-
 # Peak bandwidth of its memory, GB/s: NVIDIA's published figure.
 _H200_PEAK = 4800
 
@@ -118,15 +92,8 @@ _H200_PEAK = 4800
 def shipped(device: Device) -> Known:
     """The constants that come with the package.
 
-    Parameters
-    ----------
-    device : Device
-
-    Returns
-    -------
-    Known
-        Of any device but the H200 those of the H200, of which the ones that depend on memory are
-        scaled by its bandwidth.
+    Of any device but the H200 those of the H200, of which the ones that depend on memory are scaled
+    by its bandwidth.
     """
     if "H200" in device.name.split():
         return Known(_H200, "measured on an H200")
@@ -172,33 +139,22 @@ def read(path: Path, device: Device) -> Known | None:
     A file that no calibration has written is ignored with a warning.
     """
     try:
-        with path.open("rb") as file:
-            text = file.read(_LARGEST_FILE + 1)
+        return _checked(json.loads(path.read_bytes()), device)
     except OSError:  # not there
         return None
-    try:
-        if len(text) > _LARGEST_FILE:
-            raise ValueError(f"it has more than {_LARGEST_FILE:,} bytes")
-        return _checked(json.loads(text), device)
-    except RecursionError:
-        problem = "its values are nested too deep"
-    except (ValueError, KeyError, TypeError) as error:
-        problem = f"{type(error).__name__}: {error}"
-    warnings.warn(
-        f"the measured constants in {path} are ignored ({problem}); "
-        "`dask-gpuagg calibrate` measures them again",
-        stacklevel=2,
-    )
-    return None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        warnings.warn(
+            f"the measured constants in {path} are ignored ({type(error).__name__}: {error}); "
+            "`dask-gpuagg calibrate` measures them again",
+            stacklevel=2,
+        )
+        return None
 
 
 def _checked(report: Any, device: Device) -> Known | None:
     """The constants of a report of this device and these kernels.
 
-    Raises
-    ------
-    ValueError, KeyError, TypeError
-        When a value is missing, or not of the type and range that a measurement gives.
+    Raises where a value is missing, or not of the type and range that a measurement gives.
     """
     of = (report["device"], report["multiprocessors"], report["kernels"])
     if of != (device.name, device.multiprocessors, sources_hash()):
@@ -210,22 +166,15 @@ def _checked(report: Any, device: Device) -> Known | None:
         if not usual[name] / _PLAUSIBLE <= value <= usual[name] * _PLAUSIBLE:
             # an integer of many digits cannot be printed
             raise ValueError(f"{name} lies more than {_PLAUSIBLE:,} times off {usual[name]:.3g}")
-    date = report["date"]
-    if not isinstance(date, str):
-        raise TypeError(f"date is {date!r}, not text")
-    return Known(costs, f"measured on {date}")
+    if not isinstance(report["date"], str):
+        raise TypeError(f"date is {report['date']!r}, not text")
+    return Known(costs, f"measured on {report['date']}")
 
 
 def write(path: Path, device: Device, costs: Costs, more: dict[str, Any]) -> None:
-    """Keep the constants of a device, whole or not at all.
+    """Keep the constants of a device, entirely or not at all.
 
-    Parameters
-    ----------
-    path : Path
-    device : Device
-    costs : Costs
-    more : dict
-        What else belongs to the measurement: ``date`` and versions.
+    ``more`` is what else belongs to the measurement: ``date`` and versions.
     """
     report = {
         **more,

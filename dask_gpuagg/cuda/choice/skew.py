@@ -51,15 +51,9 @@ def hot_bytes(query: Query, keys: int, buckets: int, replicas: int) -> int:
 def hot_of(
     hot: Sequence[tuple[int, float]], partitions: int, folds: bool
 ) -> Sequence[tuple[int, float]]:
-    """Those of frequent keys that stay out of so many partitions.
+    """Those of frequent keys, the hottest first, that stay out of so many partitions.
 
-    Parameters
-    ----------
-    hot : sequence of (int, float)
-        Words and shares, the hottest first.
-    partitions : int
-    folds : bool
-        Whether rows are folded: a warp has those of a large group, so no block adds them up alone.
+    Of rows that are folded a warp has those of a large group, so no block adds them up alone.
     """
     count, left = 0, 1.0
     for _, share in hot:
@@ -78,13 +72,8 @@ def hot_of(
 def found_in(hot: Sequence[tuple[int, float]], buckets: int) -> tuple[tuple[int, float], ...]:
     """Those of hot keys, the hottest first, that are found in so many buckets.
 
-    Parameters
-    ----------
-    hot : sequence of (int, float)
-        Words and shares.
-    buckets : int
-        Each holds the two hottest of its keys (kernels/pgb_tr/hot.cuh); rows of others are
-        scattered.
+    A bucket holds the two hottest of its keys (kernels/pgb_tr/hot.cuh); rows of others are
+    scattered.
     """
     placed: list[tuple[int, float]] = []
     held: dict[int, int] = {}
@@ -97,14 +86,7 @@ def found_in(hot: Sequence[tuple[int, float]], buckets: int) -> tuple[tuple[int,
 
 
 def largest_in(estimate: KeySummary | None, hot: Collection[tuple[int, float]]) -> float:
-    """The share of all rows that a skewed key of the partitions may have; 0 if keys are even.
-
-    Parameters
-    ----------
-    estimate : KeySummary or None
-    hot : collection of (int, float)
-        Words and shares of the keys that stay out.
-    """
+    """The share of all rows that a skewed key which is not hot may have; 0 if keys are even."""
     if estimate is None or not estimate.skewed:
         return 0.0
     # the sample reports keys with so many of its rows, and so many keys
@@ -129,27 +111,17 @@ def count_bytes(decision: Partitioned) -> int:
 def counted_capacity(rows: int, partitions: int, hot: float) -> int:
     """The mean of the rooms that a count makes for partitions, at most.
 
-    Parameters
-    ----------
-    rows, partitions : int
-    hot : float
-        The share of hot keys' rows in the sample.
-
-    Notes
-    -----
-    What is added is the most where all partitions are alike (Cauchy and Schwarz).
+    ``hot`` is the share of hot keys' rows in the sample. What is added is the most where all
+    partitions are alike (Cauchy and Schwarz).
     """
-    left = rows * (1 - _at_least(hot))
+    # a lower bound for the share of all rows
+    hot = min(1.0, hot)
+    least = max(0.0, hot - 2 * math.sqrt(hot * (1 - hot) / SEGMENTS))
+    left = rows * (1 - least)
     deviation = ROOM_OF * math.sqrt(left / ROOM_OF / partitions + 1)
     # the count itself is off by as much of all rows
     total = left + ROOM_SIGMAS * (partitions * deviation + math.sqrt(ROOM_OF * left))
     return math.ceil(total / partitions) + ROOM_MORE
-
-
-def _at_least(share: float) -> float:
-    """A lower bound for the share of all rows, from the share of the sample's segments."""
-    share = min(1.0, share)
-    return max(0.0, share - 2 * math.sqrt(share * (1 - share) / SEGMENTS))
 
 
 def crowd_bytes(query: Query) -> int:

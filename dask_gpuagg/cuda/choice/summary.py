@@ -30,52 +30,32 @@ EMPTY_PLAIN = 0x0E217C1E68E9F0DD
 
 @dataclass(frozen=True)
 class KeySummary:
-    """Groups expected from a sample.
+    """Properties of the keys, expected from a sample."""
 
-    Attributes
-    ----------
-    groups : int
-        The likely number (Chao 1984).
-    most : int
-        The larger of ``groups`` and the guaranteed-error estimator (Charikar et al. 2000), which
-        is expected within a factor of about the root of rows over sampled rows. Skewed keys can
-        exceed it.
-    repeats : float
-        Share of the sampled rows whose key is that of the row before.
-    heaviest : float
-        Share of the most frequent key.
-    skewed : bool
-        Whether some keys are so much more frequent than others that ``groups`` misses many.
-    hot : tuple of (int, float)
-        Words and shares of hot keys, the hottest first.
-    alike : float
-        Probability that two rows, or runs of equal ones, share a key, those of hot keys left out.
-    bounds : tuple of (int, int)
-        Least and greatest unmixed word that the sample saw, as signed numbers.
-    ascending : bool
-        Whether no sampled row has a key less than that of the row before.
-    """
-
+    # the likely number of groups (Chao 1984)
     groups: int
+    # the larger of ``groups`` and the guaranteed-error estimator (Charikar et al. 2000), which is
+    # expected within a factor of about the root of rows over sampled rows; skewed keys can exceed
+    # it
     most: int
+    # share of the sampled rows whose key is that of the row before
     repeats: float
+    # share of the most frequent key
     heaviest: float
+    # whether some keys are so much more frequent than others that ``groups`` misses many
     skewed: bool = False
+    # words and shares of hot keys, the hottest first
     hot: tuple[tuple[int, float], ...] = ()
+    # probability that two rows, or runs of equal ones, share a key, those of hot keys left out
     alike: float = 0.0
+    # least and greatest unmixed word of the sample, as signed numbers
     bounds: tuple[int, int] = ANY_WORD
+    # whether no sampled row has a key less than that of the row before
     ascending: bool = False
 
     def within(self, words: int) -> KeySummary:
         """The summary of keys that are so many at most."""
         return replace(self, groups=min(self.groups, words), most=min(self.most, words))
-
-
-def _words_within(bounds: tuple[int, int]) -> int:
-    """How many words there may be where a sample has seen these bounds."""
-    # keys that are all null have none
-    span = max(0, bounds[1] - bounds[0] + 1)
-    return span + 2 * (span // BEYOND + 16)
 
 
 def estimate_groups(
@@ -92,34 +72,13 @@ def estimate_groups(
     bounds: tuple[int, int] = ANY_WORD,
     falls: int = 1,
 ) -> KeySummary:
-    """Estimate the number of groups of an input.
+    """Summarise the keys of an input.
 
-    Parameters
-    ----------
-    rows : int
-        Of the input.
-    sampled : int
-        Rows of the sample that belong to a group.
-    distinct, once, twice : int
-        Keys of the sample, those seen in one segment of it, those seen in two.
-    most : int
-        Rows of its most frequent key.
-    repeats : int
-        Rows whose key is that of the row before.
-    met : int
-        Keys of each segment, all together.
-    pairs : int
-        Ordered pairs of different segments that share a key, for every key.
-    hot : callable
-        Gives the words of frequent keys, their rows and their segments. Not asked of even keys.
-    bounds : tuple of (int, int)
-        Least and greatest unmixed word.
-    falls : int
-        Rows whose key is less than that of the row before.
-
-    Returns
-    -------
-    KeySummary
+    ``sampled`` counts rows of the sample that belong to a group; ``distinct``, ``once`` and
+    ``twice`` its keys, those in one segment and in two; ``most`` rows of the most frequent key;
+    ``repeats`` and ``falls`` rows whose key is that of the row before, or less; ``met`` the keys
+    of all segments; ``pairs`` ordered pairs of segments that share a key, for every key. ``hot``
+    gives words of frequent keys, their rows and their segments, and is not called for even keys.
     """
     if sampled == 0:
         return KeySummary(0, 0, 0.0, 0.0)
@@ -133,8 +92,10 @@ def estimate_groups(
     if falls == 0:
         # every run is a group
         groups = min(rows, max(distinct, math.ceil(rows * (1 - repeated))))
-    # of rows in the order of a key column a sample sees hardly any key twice, however few they are
-    words = _words_within(bounds)
+    # of rows in the order of a key column a sample sees hardly any key twice, however few they are;
+    # keys that are all null have no words
+    span = max(0, bounds[1] - bounds[0] + 1)
+    words = span + 2 * (span // BEYOND + 16)
     groups = min(groups, words)
     chances = max(1, met * (met - 1))
     skewed = groups * pairs / chances > _SKEWED
@@ -156,15 +117,7 @@ def estimate_groups(
 def window(query: Query, estimate: KeySummary | None) -> tuple[int, int] | None:
     """The least word and the number of words of a window around all keys.
 
-    Parameters
-    ----------
-    query : Query
-    estimate : KeySummary, optional
-
-    Returns
-    -------
-    tuple of int, or None
-        None where nothing is known of the keys' range, or where they have no word of their own.
+    None where nothing is known of the keys' range, or where they have no word of their own.
     """
     if estimate is None or not query.form.has_numbers or null_slot(query):
         return None

@@ -9,8 +9,11 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
+from typing import TypeVar
 
-from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable, cores
+from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable, cores, in_own_thread
+
+T = TypeVar("T")
 
 
 class KernelsCompiling(KernelsUnavailable):
@@ -35,29 +38,13 @@ def waiting(wanted: bool) -> Iterator[None]:
         _waits.reset(token)
 
 
-def submit(work: Callable[[], None]) -> Future[None]:
-    """Call something in a thread that compiles.
+def submit(work: Callable[[], T]) -> Future[T]:
+    """Call a function that compiles in a thread of its own.
 
     When the program ends, what has begun is completed, so that the next process finds it in the
-    cache; what has not is left out. An executor's threads would first do all that waits. In Dask's
-    workers too: tasks run in daemon threads there, and what they start would be daemons.
+    cache; what has not is left out. An executor's threads would first do all that waits.
     """
-    done: Future[None] = Future()
-
-    def run() -> None:
-        with _cores_free(os.getpid()):
-            if not threading.main_thread().is_alive():
-                done.cancel()
-                return
-            try:
-                work()
-            except BaseException as error:
-                done.set_exception(error)
-            else:
-                done.set_result(None)
-
-    threading.Thread(target=run, name="gpuagg-compile", daemon=False).start()
-    return done
+    return in_own_thread(work, _cores_free(os.getpid()))
 
 
 @lru_cache(1)

@@ -58,26 +58,16 @@ _HALF = 1 << 63
 
 @dataclass(frozen=True)
 class Expectation:
-    """A decision, and the rows that it was made for.
-
-    Attributes
-    ----------
-    decision : Decision
-    rows : int
-    values : float
-        Of a row that were not null, on average.
-    expected : Expected
-    numbering : Numbering, optional
-        Where keys are numbered by their ranges.
-    hot : ExpectedHot, optional
-        Where keys are kept out of partitions.
-    """
+    """A decision, and the rows that it was made for."""
 
     decision: Decision
     rows: int
+    # of a row that were not null, on average
     values: float
     expected: Expected
+    # where keys are numbered by their ranges
     numbering: Numbering | None = None
+    # where keys are kept out of partitions
     hot: ExpectedHot | None = None
 
 
@@ -113,17 +103,8 @@ def expectation(call: Call, forced: str) -> Expectation | None:
 def check(call: Call, sample: Sample, before: Expectation, counters: int) -> None:
     """Launch the comparison of a sample with what a decision was made for.
 
-    By the kernels that took the sample: those of another representation may need no other kernel
-    of this unit.
-
-    Parameters
-    ----------
-    call : Call
-        Of the sample.
-    sample : Sample
-    before : Expectation
-    counters : int
-        Address of those that say that the kernels have nothing to do.
+    ``counters`` is the address of those that say that the kernels have nothing to do. The call is
+    that of the sample: the kernels of another representation may need no other kernel of this unit.
     """
     to = ctypes.c_void_p(counters)
     call.launch("check", 1, 32, ctypes.c_void_p(sample.summary), before.expected, to)
@@ -155,18 +136,8 @@ def keep(
 ) -> None:
     """Remember a decision that did well; drop the one before otherwise.
 
-    Parameters
-    ----------
-    call : Call
-    forced : str
-    decision : Decision, optional
-        None if the rows were not grouped by the first one.
-    numbers : Numbers
-        Of the sample.
-    spilled : int
-        Rows that found no place at first.
-    numbering : Numbering, optional
-        What the decision is for, where that is not the call's own query.
+    The decision is None if the rows were not grouped by the first one; ``spilled`` counts rows that
+    had no place at first. ``numbering`` is what it is for, where that is not the call's query.
     """
     if decision is None or not _may_repeat(decision) or spilled > _SPILLED * call.rows:
         _known.drop(_key(call, forced))
@@ -262,13 +233,8 @@ def _deviation_of_pairs(numbers: Numbers, estimate: KeySummary) -> int:
 def bounds_of(numbers: Numbers, decision: Decision, numbering: Numbering | None = None) -> Expected:
     """Bounds within which a sample counts as like one with these numbers.
 
-    Parameters
-    ----------
-    numbers : Numbers
-    decision : Decision
-        Keys must not leave the window that it has found for them.
-    numbering : Numbering, optional
-        Of the keys: no value may come near the ends of its ranges. The window has all numbers.
+    Keys must not leave the window of the decision; of numbered keys, whose window has all numbers,
+    no value may come near the ends of the ranges.
     """
     # adjacent equal keys are not independent, nor are the pairs of one key, which are counted in
     # both orders

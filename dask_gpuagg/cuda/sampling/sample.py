@@ -53,7 +53,7 @@ class _Registers(ctypes.Structure):
 
 
 class Numbers(NamedTuple):
-    """What a ``Summary`` says: counts, and ``least`` and ``greatest`` as the device has them."""
+    """The counts of a ``Summary``, and its ``least`` and ``greatest`` as the device has them."""
 
     pairs: int
     least: int
@@ -77,10 +77,7 @@ class Numbers(NamedTuple):
 class Sample:
     """A sample of a call's rows: launched at once, waited for when its numbers are read.
 
-    Attributes
-    ----------
-    table, summary : int
-        Addresses of the ``Sample`` and of the ``Summary``.
+    ``table`` and ``summary`` are the addresses of the device's ``Sample`` and ``Summary``.
     """
 
     def __init__(self, call: Call) -> None:
@@ -128,21 +125,14 @@ class Sample:
     def numbers(self) -> Numbers:
         """Waits for all that was launched."""
         seen = self._seen
-        # counted from one below zero: see estimate/sample.cuh
-        return Numbers(
-            (seen.pairs + 1) & 0xFFFFFFFFFFFFFFFF,
-            seen.least,
-            seen.greatest,
-            (seen.rows + 1) & 0xFFFFFFFF,
-            (seen.distinct + 1) & 0xFFFFFFFF,
-            (seen.once + 1) & 0xFFFFFFFF,
-            (seen.twice + 1) & 0xFFFFFFFF,
-            max(seen.most, 0),
-            (seen.repeats + 1) & 0xFFFFFFFF,
-            (seen.met + 1) & 0xFFFFFFFF,
-            (seen.hots + 1) & 0xFFFFFFFF,
-            (seen.falls + 1) & 0xFFFFFFFF,
-        )
+        own = {"least": seen.least, "greatest": seen.greatest, "most": max(seen.most, 0)}
+        # others are counted from one below zero: see estimate/sample.cuh
+        counts = {
+            name: (getattr(seen, name) + 1) % (1 << 8 * getattr(Summary, name).size)
+            for name in Numbers._fields
+            if name not in own
+        }
+        return Numbers(**own, **counts)
 
     def estimate(self) -> KeySummary:
         """The summary of the keys."""
@@ -170,15 +160,9 @@ def segments_of(first: int, end: int, rows: int) -> int:
 
 
 def estimated(call: Call, forced: str, sample: Sample) -> KeySummary:
-    """The summary of the keys; skewed keys are counted, not only sampled.
+    """The summary of the keys.
 
-    Parameters
-    ----------
-    call : Call
-    forced : str
-        The kernel that is wanted. Skewed keys are counted only where partitions may be made of
-        them.
-    sample : Sample
+    Skewed keys are counted, not only sampled, where partitions may be made of them.
     """
     estimate = sample.estimate()
     if estimate.groups < call.least:
@@ -200,18 +184,8 @@ def sampled(call: Call, forced: str) -> bool:
 def numbering_of(call: Call, sample: Sample, decision: Decision) -> Numbering | None:
     """The numbers by which keys may have slots that they have not as they are.
 
-    Parameters
-    ----------
-    call : Call
-    sample : Sample
-        Of its rows.
-    decision : Decision
-        For the keys as they are.
-
-    Returns
-    -------
-    Numbering or None
-        None where there are too many numbers, or where another decision would be no better.
+    None where there are too many numbers, or where another than ``decision``, which is for the keys
+    as they are, would be no better.
     """
     query, estimate = call.query, decision.estimate
     if estimate is None or isinstance(decision, Sgb):
@@ -263,10 +237,6 @@ def keys_of_all(ranks: _Ranks) -> int:
     the two doublings that are left, between none but new keys and no new one. For Zipf's law over
     16 million keys, of 4 to 100 million rows and with exponents from 0.3 to 1.5, the mean error is
     between -2 and 6 %.
-
-    Parameters
-    ----------
-    ranks : array of shape (4, REGISTERS)
     """
     parts = range(COUNTED_PARTS)
     one = statistics.fmean(distinct_keys(ranks[i]) for i in parts)
@@ -287,12 +257,7 @@ def keys_of_all(ranks: _Ranks) -> int:
 def distinct_keys(ranks: _Ranks) -> float:
     """The estimate of HyperLogLog's registers (Flajolet et al. 2007, section 4).
 
-    Its standard error is 1.1 %.
-
-    Parameters
-    ----------
-    ranks : array of int
-        Of each register the highest position of a first one bit, 0 for none.
+    A register has the highest position of a first one bit, 0 for none. The standard error is 1.1 %.
     """
     m = len(ranks)
     counts = np.bincount(ranks)

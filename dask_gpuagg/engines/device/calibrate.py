@@ -58,14 +58,7 @@ EXPERIMENTS = tuple(
 def calibrate(rows: int = ROWS) -> int:
     """Measure, fit, keep and print the constants of the current device.
 
-    Parameters
-    ----------
-    rows : int
-
-    Returns
-    -------
-    int
-        Exit status: 1 where there is no GPU to measure, or no place to keep the constants.
+    Returns 1 where there is no GPU to measure, or no place to keep the constants.
     """
     reason = driver.unavailable()
     if reason is not None:
@@ -170,11 +163,7 @@ def _columns(rows: int, groups: int, dense: bool) -> tuple[Any, Any, Any]:
 def aggregator_of(columns: tuple[Any, Any, Any], five: bool) -> Any:
     """An aggregator of a sum, or of five aggregations, as ``Experiment`` has them.
 
-    Parameters
-    ----------
-    columns : three of pylibcudf.Column
-        Key and values, int64, float64 and float32.
-    five : bool
+    The columns are a key and values: int64, float64 and float32.
     """
     from dask_gpuagg.engines.device.aggregator import Aggregator
 
