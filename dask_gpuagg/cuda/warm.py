@@ -6,7 +6,6 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from dask_gpuagg.cuda.dictionary import units_of_dictionary
 from dask_gpuagg.cuda.keys.words import representations_of
@@ -51,27 +50,20 @@ AGGREGATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
 WHOLE = "median of float64"
 
 
-class Common(NamedTuple):
-    """A query, and whether it is of rows, which may be many, or of partials."""
+def common(keys: str) -> Iterator[tuple[Query, bool]]:
+    """The queries of all ``AGGREGATIONS`` by a key of ``KEYS``, and whether they are of rows.
 
-    query: Query
-    of_rows: bool
-
-
-def common(keys: str) -> Iterator[Common]:
-    """The queries of all ``AGGREGATIONS`` by a key of ``KEYS``.
-
-    Of rows in one pass, of rows to partials, of partials merged and finished; and the number of
+    Of rows in one pass, of rows to partials, of partials merged and finished; and those that number
     the rows' groups.
     """
     parts = KEYS[keys]
     for aggregations in AGGREGATIONS.values():
-        yield Common(_query(parts, aggregations, merged=False, finished=True), True)
-        yield Common(_query(parts, aggregations, merged=False, finished=False), True)
-        yield Common(_query(parts, aggregations, merged=True, finished=False), False)
-        yield Common(_query(parts, aggregations, merged=True, finished=True), False)
+        yield _query(parts, aggregations, merged=False, finished=True), True
+        yield _query(parts, aggregations, merged=False, finished=False), True
+        yield _query(parts, aggregations, merged=True, finished=False), False
+        yield _query(parts, aggregations, merged=True, finished=True), False
     for keep_nulls in (False, True):
-        yield Common(_Pass().query(parts, keep_nulls), True)
+        yield _Pass().query(parts, keep_nulls), True
 
 
 # An aggregation or a state, its column and the type of that.
@@ -148,7 +140,7 @@ class _Pass:
         uses = _uses([use])
         match use[0]:
             case "mean":
-                states = [self.state(each, merged) for each in uses]
+                states = [self.state(part, merged) for part in uses]
                 self.output("Mean", states, "f64", nullable=merged)
             case "std":
                 states = [self.state(uses[0], merged)]
@@ -236,7 +228,7 @@ def warm(architecture: str, everything: bool = False) -> int:
         begun = time.perf_counter()
         missing = [unit for unit in units if kept(unit, architecture) is None]
         compiled = cubins([(unit, architecture) for unit in missing])
-        errors = [one for one in compiled if isinstance(one, CompileError)]
+        errors = [error for error in compiled if isinstance(error, CompileError)]
         took = time.perf_counter() - begun
         print(
             f"{architecture}, {name}: {len(missing) - len(errors)} units compiled in {took:.1f} s, "

@@ -86,7 +86,7 @@ def test_without_a_directory_nothing_is_compiled(capsys: pytest.CaptureFixture[s
 def test_queries_are_those_of_the_specialisations() -> None:
     """Which are written as the device engine writes them."""
     for key, name in {"int64": "int64", "string": "strings"}.items():
-        queries = {made.query for made in warm.common(key)}
+        queries = {query for query, _ in warm.common(key)}
         assert {TABLE[f"1 aggregation by {name}"], TABLE[f"5 aggregations by {name}"]} <= queries
 
 
@@ -106,7 +106,7 @@ def test_all_units_are_more_and_none_comes_twice(key: str) -> None:
 @pytest.mark.parametrize("key", ["int64", "two int64"])
 @pytest.mark.parametrize("of_rows", [True, False], ids=["rows", "partials"])
 def test_common_queries_compile(key: str, of_rows: bool) -> None:
-    queries = [made.query for made in warm.common(key) if made.of_rows == of_rows]
+    queries = [query for query, rows in warm.common(key) if rows == of_rows]
     assert len(set(queries)) >= len(warm.AGGREGATIONS)
     for query in set(queries):
         assert compile_source(query.source("core"), "sm_90").code

@@ -160,20 +160,6 @@ class PgbFold(Partitioned):
     fills: int
 
 
-# The record of each kernel.
-RECORDS: dict[str, type[Decision]] = {
-    "lphga": Lphga,
-    "sp_ega": SpEga,
-    "sgb": Sgb,
-    "hgb": Hgb,
-    "hgb_runs": Hgb,
-    "direct": Direct,
-    "pgb": Pgb,
-    "pgb_ur": PgbUr,
-    "pgb_fold": PgbFold,
-}
-
-
 class Case(NamedTuple):
     """What is decided about: a query, its rows, their summary if there is one, the device."""
 
@@ -188,11 +174,6 @@ class Case(NamedTuple):
     def groups(self) -> int:
         """Groups that are expected."""
         return self.rows if self.estimate is None else self.estimate.groups
-
-    @property
-    def by_number(self) -> Case:
-        """The case of partitions that hold the numbers of their rows."""
-        return self._replace(query=self.query.by_number)
 
 
 def safe_slots(rows: int) -> int:

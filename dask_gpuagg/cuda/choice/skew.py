@@ -129,11 +129,7 @@ def crowd_bytes(query: Query) -> int:
     return 32 * query.crowds * (sum(query.slot_bytes) - 8)
 
 
-def has_room_for_crowds(query: Query, device: Device) -> bool:
-    """Whether copies of crowded slots leave enough of shared memory."""
-    return _CROWDS_OF * crowd_bytes(query) <= shared_bytes(device)
-
-
 def crowded_room(query: Query, device: Device) -> int:
-    """Shared memory for the slots of a table of which crowded ones get copies."""
-    return shared_bytes(device) - crowd_bytes(query) - _CROWD_BYTES
+    """Shared memory for slots of which crowded ones get copies; 0 if it is too small for these."""
+    copies, available = crowd_bytes(query), shared_bytes(device)
+    return 0 if _CROWDS_OF * copies > available else available - copies - _CROWD_BYTES

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
+from typing import NamedTuple
 
 from dask_gpuagg.cuda.query.forms import PACKED
 from dask_gpuagg.cuda.query.query import Query
@@ -23,7 +24,7 @@ ANY_WORD = (-(1 << 63), (1 << 63) - 1)
 # The part of a range that a sample may miss at either end: where values rise with the rows, a 256th
 # of them lies behind its last segment.
 BEYOND = 192
-_WORD = 1 << 64
+_WORD, _HALF = 1 << 64, 1 << 63
 # The word that core/types.cuh mixes to that of an empty slot.
 EMPTY_PLAIN = 0x0E217C1E68E9F0DD
 
@@ -58,59 +59,74 @@ class KeySummary:
         return replace(self, groups=min(self.groups, words), most=min(self.most, words))
 
 
-def estimate_groups(
-    rows: int,
-    sampled: int,
-    distinct: int,
-    once: int,
-    twice: int,
-    most: int,
-    repeats: int,
-    met: int = 0,
-    pairs: int = 0,
-    hot: Callable[[], Sequence[tuple[int, int, int]]] = tuple,
-    bounds: tuple[int, int] = ANY_WORD,
-    falls: int = 1,
-) -> KeySummary:
-    """Summarise the keys of an input.
+class Numbers(NamedTuple):
+    """The counts of a sample, in the order in which the device compares them."""
 
-    ``sampled`` counts rows of the sample that belong to a group; ``distinct``, ``once`` and
-    ``twice`` its keys, those in one segment and in two; ``most`` rows of the most frequent key;
-    ``repeats`` and ``falls`` rows whose key is that of the row before, or less; ``met`` the keys
-    of all segments; ``pairs`` ordered pairs of segments that share a key, for every key. ``hot``
-    gives words of frequent keys, their rows and their segments, and is not called for even keys.
+    # ordered pairs of different segments that share a key, for every key
+    pairs: int
+    # of unmixed words, as kernels/estimate/ranges.cuh keeps them
+    least: int
+    greatest: int
+    # rows that belong to a group, and keys: those in one segment, those in two
+    rows: int
+    distinct: int
+    once: int
+    twice: int
+    # rows of the most frequent key, rows whose key is that of the row before
+    most: int
+    repeats: int
+    # keys of all segments together
+    met: int
+    hots: int
+    # rows whose key is less than that of the row before
+    falls: int
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The least and the greatest unmixed word, as signed numbers."""
+        return self.least - _HALF, _HALF - 1 - self.greatest
+
+
+def estimate_groups(
+    rows: int, counts: Numbers, hot: Callable[[], Sequence[tuple[int, int, int]]] = tuple
+) -> KeySummary:
+    """Summarise the keys of so many rows, which a sample is of.
+
+    ``hot`` gives words of frequent keys, their rows and their segments; of even keys it is not
+    called.
     """
+    sampled, distinct, once = counts.rows, counts.distinct, counts.once
     if sampled == 0:
         return KeySummary(0, 0, 0.0, 0.0)
-    chao = distinct + once * (once - 1) // (2 * (twice + 1))
+    chao = distinct + once * (once - 1) // (2 * (counts.twice + 1))
     guaranteed = math.ceil(math.sqrt(rows / sampled) * once) + distinct - once
     # the first row of each warp has no neighbour to compare with
-    repeated = min(1.0, repeats / (sampled * 31 / 32))
+    repeats = min(1.0, counts.repeats / (sampled * 31 / 32))
     # where equal keys lie side by side there are no more groups than runs of them
-    runs = max(distinct, math.ceil(1.25 * rows * (1 - repeated)))
+    runs = max(distinct, math.ceil(1.25 * rows * (1 - repeats)))
     groups = min(rows, chao, runs)
-    if falls == 0:
+    if counts.falls == 0:
         # every run is a group
-        groups = min(rows, max(distinct, math.ceil(rows * (1 - repeated))))
+        groups = min(rows, max(distinct, math.ceil(rows * (1 - repeats))))
     # of rows in the order of a key column a sample sees hardly any key twice, however few they are;
     # keys that are all null have no words
-    span = max(0, bounds[1] - bounds[0] + 1)
+    span = max(0, counts.bounds[1] - counts.bounds[0] + 1)
     words = span + 2 * (span // BEYOND + 16)
     groups = min(groups, words)
-    chances = max(1, met * (met - 1))
-    skewed = groups * pairs / chances > _SKEWED
+    chances = max(1, counts.met * (counts.met - 1))
+    skewed = groups * counts.pairs / chances > _SKEWED
     hottest = sorted(hot(), key=itemgetter(1), reverse=True)[:HOT_AT_MOST] if skewed else []
-    cold = max(0, pairs - sum(segments * (segments - 1) for _, _, segments in hottest))
+    cold = max(0, counts.pairs - sum(segments * (segments - 1) for _, _, segments in hottest))
     return KeySummary(
         groups,
-        min(rows, words, max(groups, guaranteed)),
-        repeated,
-        most / sampled,
-        skewed,
-        tuple((word, n / sampled) for word, n, _ in hottest),
-        cold / chances,
-        bounds,
-        falls == 0,
+        most=min(rows, words, max(groups, guaranteed)),
+        repeats=repeats,
+        heaviest=counts.most / sampled,
+        skewed=skewed,
+        hot=tuple((word, n / sampled) for word, n, _ in hottest),
+        alike=cold / chances,
+        bounds=counts.bounds,
+        ascending=counts.falls == 0,
     )
 
 

@@ -11,7 +11,9 @@ from contextvars import ContextVar
 from functools import lru_cache
 from typing import TypeVar
 
-from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable, cores, in_own_thread
+from dask.system import cpu_count
+
+from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable, in_own_thread
 
 T = TypeVar("T")
 
@@ -29,9 +31,9 @@ def waits() -> bool:
 
 
 @contextmanager
-def waiting(wanted: bool) -> Iterator[None]:
+def waiting(waits: bool) -> Iterator[None]:
     """Calls inside wait for their kernels, or raise ``KernelsCompiling`` instead."""
-    token = _waits.set(wanted)
+    token = _waits.set(waits)
     try:
         yield
     finally:
@@ -50,4 +52,4 @@ def submit(work: Callable[[], T]) -> Future[T]:
 @lru_cache(1)
 def _cores_free(process: int) -> threading.Semaphore:
     # of each process: a fork may find its parent's taken. One core is left to the program.
-    return threading.Semaphore(max(1, cores() - 1))
+    return threading.Semaphore(max(1, cpu_count() - 1))

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+
+from dask.system import cpu_count
 
 from dask_gpuagg.cuda.query import structs
 from dask_gpuagg.cuda.query.instantiations import TranslationUnit
@@ -30,9 +31,6 @@ _PACKAGE = Path(__file__).parents[2]
 _BESIDE = _PACKAGE.parent / "kernels"
 _CHECKOUT = (_PACKAGE.parent / "pyproject.toml").exists() and (_BESIDE / "core").is_dir()
 KERNELS = _BESIDE if _CHECKOUT else _PACKAGE / "kernels"
-
-# Ampere, Hopper, Blackwell (data centre, workstation): what CI compiles for
-ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
 
 _OPTIONS = ("--std=c++17", "--device-int128")
 _LENGTH = 4  # bytes of the length of what follows the code
@@ -54,16 +52,11 @@ class Compiled(NamedTuple):
 
 
 def cubin(unit: TranslationUnit, architecture: str) -> Compiled:
-    """Machine code of a translation unit, from the disk cache or from NVRTC.
+    """Machine code of a translation unit, from the disk cache or from NVRTC, or ``CompileError``.
 
     The name of an entry of the cache depends on everything that the code depends on: the unit, all
     files of ``kernels/``, options, architecture and the compiler's version. Of processes and
-    threads that want an entry one compiles it. ``disk_cache`` says which directories are trusted.
-
-    Raises
-    ------
-    CompileError
-        With NVRTC's log.
+    threads that want an entry one compiles it.
     """
     compiled = kept(unit, architecture)
     if compiled is None:
@@ -93,8 +86,7 @@ def kept(unit: TranslationUnit, architecture: str) -> Compiled | None:
 def cubins(units: Sequence[tuple[TranslationUnit, str]]) -> list[Compiled | CompileError]:
     """Machine code, or the error, of units with their architectures, compiled side by side.
 
-    NVRTC can be called from several threads, and the bindings let go of the interpreter's lock
-    meanwhile, so that a thread for each core keeps all of them busy.
+    NVRTC lets go of the interpreter's lock, so that a thread for each core keeps all of them busy.
     """
 
     def attempt(unit: tuple[TranslationUnit, str]) -> Compiled | CompileError:
@@ -103,18 +95,11 @@ def cubins(units: Sequence[tuple[TranslationUnit, str]]) -> list[Compiled | Comp
         except CompileError as error:
             return error
 
-    threads = min(len(units), cores())
+    threads = min(len(units), cpu_count())
     if threads <= 1:
         return [attempt(unit) for unit in units]
     with ThreadPoolExecutor(threads, thread_name_prefix="gpuagg-compile") as pool:
         return list(pool.map(attempt, units))
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def compile_source(unit: TranslationUnit, architecture: str, *more: str) -> Compiled:
@@ -202,8 +187,7 @@ def _run(program: Any, options: Sequence[str]) -> None:
 def headers() -> dict[str, bytes]:
     """The files of ``kernels/``, and those made here, by the names that they are included by.
 
-    They are read once in a process: what is compiled is what names the entries of the cache, even
-    where files change meanwhile.
+    Read once in a process, so that entries of the cache have the names of what was compiled.
     """
     paths = sorted(KERNELS.rglob("*.cuh"))
     files = {path.relative_to(KERNELS).as_posix(): path.read_bytes() for path in paths}
@@ -231,13 +215,7 @@ def _checked(returned: tuple[Any, ...]) -> Any:
 
 @cache
 def compiler_version() -> str:
-    """NVRTC's version in full, from what it compiles: its own call has two numbers only.
-
-    Raises
-    ------
-    CompileError
-        If NVRTC is missing.
-    """
+    """NVRTC's version in full, from what it compiles: its own call has two numbers only."""
     try:
         from cuda.bindings import nvrtc
 
@@ -260,7 +238,7 @@ def _empty_ptx() -> str:
 
 
 def supported_architectures() -> list[str]:
-    """Architectures that NVRTC compiles for; ``CompileError`` if it is missing."""
+    """Architectures that NVRTC compiles for."""
     compiler_version()  # says what is wrong where there is no NVRTC
     from cuda.bindings import nvrtc
 

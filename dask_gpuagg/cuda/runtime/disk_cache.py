@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import os
 import re
 import stat
@@ -29,16 +28,12 @@ LEFT_AFTER = 3600
 # Another process that compiles the same entry is waited for at most so many seconds: it may have
 # been stopped.
 WAIT_AT_MOST = 20.0
-# Of the writes of a process one in so many looks at the size of the directory.
-_TIDY_EACH = 32
 
 SUFFIX = ".cubin"
 _ENTRY = re.compile(r"[0-9a-f]{40}\.cubin")
 _UNFINISHED = re.compile(r"gpuagg-.*\.(tmp|lock)")
 _DIGEST = hashlib.sha256().digest_size
 _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-
-_writes = itertools.count()
 
 
 def directories() -> tuple[Path, ...]:
@@ -64,7 +59,11 @@ def directories() -> tuple[Path, ...]:
 def cache_directory() -> Path | None:
     """Where is written: the first directory that can be, or else the first; None without any."""
     trusted = directories()
-    return next((d for d in trusted if _may_write(d)), trusted[0] if trusted else None)
+    for directory in trusted:
+        there = next(p for p in (directory, *directory.parents) if p.exists())
+        if os.access(there, os.W_OK | os.X_OK):
+            return directory
+    return trusted[0] if trusted else None
 
 
 def read(name: str) -> bytes | None:
@@ -90,36 +89,30 @@ def write(name: str, content: bytes) -> None:
             # the error's own text may name the temporary file, which differs each time
             refused.append(f"{directory} cannot be written ({error.strerror})")
         else:
-            if next(_writes) % _TIDY_EACH == 0:
-                tidy(directory)
+            tidy(directory)
             return
     if refused:
         _warn(f"the kernel cache {', and '.join(refused)}")
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that other processes see whole or not at all, and that all users can read.
+    """Write a file that other processes see entirely or not at all, and that all users can read.
 
-    Raises
-    ------
-    OSError
-        Then nothing is left of it.
+    Of an ``OSError`` nothing is left.
     """
-    unfinished = None
-    try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            dir=path.parent, prefix="gpuagg-", suffix=".tmp", delete=False
-        ) as file:
-            unfinished = file.name
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        dir=path.parent, prefix="gpuagg-", suffix=".tmp", delete=False
+    ) as file:
+        try:
             file.write(content)
+            file.flush()
             os.fchmod(file.fileno(), 0o644)
-        os.replace(unfinished, path)
-    except OSError:
-        if unfinished is not None:
+            os.replace(file.name, path)
+        except OSError:
             with contextlib.suppress(OSError):
-                os.unlink(unfinished)
-        raise
+                os.unlink(file.name)
+            raise
 
 
 @contextlib.contextmanager
@@ -170,8 +163,8 @@ def _locked(path: Path) -> int | None:
 def tidy(directory: Path) -> None:
     """Remove what killed processes left, and the entries used longest ago beyond the size."""
     entries = []
-    with contextlib.suppress(OSError), os.scandir(directory) as found:
-        for file in found:
+    with contextlib.suppress(OSError), os.scandir(directory) as files:
+        for file in files:
             with contextlib.suppress(OSError):  # another process removed it
                 state = file.stat(follow_symlinks=False)
                 if _UNFINISHED.fullmatch(file.name) and time.time() - state.st_mtime > LEFT_AFTER:
@@ -254,11 +247,6 @@ def _trusted_content(path: Path) -> bytes | None:
         with contextlib.suppress(OSError):
             os.utime(path)
     return content
-
-
-def _may_write(directory: Path) -> bool:
-    there = next(p for p in (directory, *directory.parents) if p.exists())
-    return os.access(there, os.W_OK | os.X_OK)
 
 
 @lru_cache(256)

@@ -190,20 +190,9 @@ def bindings() -> Any:
     return driver
 
 
-@cache
-def _success() -> Any:
-    return bindings().CUresult.CUDA_SUCCESS
-
-
 def checked(returned: tuple[Any, ...]) -> Any:
-    """The first value that a call of the driver returns behind its status.
-
-    Raises
-    ------
-    DriverError
-        If the call failed.
-    """
-    if returned[0] != _success():
+    """The first value that a call of the driver returns behind its status, or ``DriverError``."""
+    if returned[0] != bindings().CUresult.CUDA_SUCCESS:
         raise DriverError(f"CUDA driver: {returned[0].name}", returned[0].name)
     return returned[1] if len(returned) > 1 else None
 

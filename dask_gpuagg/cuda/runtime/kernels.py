@@ -58,12 +58,7 @@ class Kernels:
         weakref.finalize(self, _retire, device, self._loads).atexit = False
 
     def prepare(self, *units: str) -> None:
-        """Compile or load some units, or all, before one of their kernels is launched.
-
-        Raises
-        ------
-        KernelsUnavailable
-        """
+        """Compile or load some units, or all, before one of their kernels is launched."""
         prepare([(self, units)])
 
     def begin(self, *units: str) -> bool:
@@ -79,16 +74,12 @@ class Kernels:
         """The code of a unit, from the disk cache or compiled in the background."""
         if unit not in self._code:
             source, architecture = self._query.source(unit), self._device.architecture
+            work = partial(cubin, source, architecture)
             try:
                 compiled = kept(source, architecture)
+                self._code[unit] = _finished(compiled) if compiled else background.submit(work)
             except KernelsUnavailable as error:
                 self._code[unit] = _finished(error)
-            else:
-                self._code[unit] = (
-                    background.submit(partial(cubin, source, architecture))
-                    if compiled is None
-                    else _finished(compiled)
-                )
         return self._code[unit]
 
     def launch(
@@ -102,13 +93,7 @@ class Kernels:
     ) -> None:
         """Launch a kernel, whose parameters by value are instances of ``ctypes``.
 
-        A block gets so many bytes of dynamic shared memory.
-
-        Raises
-        ------
-        DriverError
-        KernelsUnavailable
-            When the kernel could not be compiled or loaded.
+        Raises ``DriverError``, or ``KernelsUnavailable`` where it cannot be compiled or loaded.
         """
         pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
         try:
@@ -205,9 +190,7 @@ def _finished(outcome: Compiled | KernelsUnavailable) -> Future[Compiled]:
 def prepare(queries: Sequence[tuple[Kernels, Sequence[str]]]) -> None:
     """Compile side by side, then load, those of the named units that queries have; all if none is.
 
-    Raises
-    ------
-    KernelsUnavailable
+    Raises ``KernelsUnavailable``.
     """
     pairs = [
         (kernels, unit)

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +17,7 @@ from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call import Call, Run
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned
 from dask_gpuagg.cuda.choice.partitions import NARROW
-from dask_gpuagg.cuda.choice.summary import SEGMENTS, KeySummary
+from dask_gpuagg.cuda.choice.summary import SEGMENTS, KeySummary, Numbers
 from dask_gpuagg.cuda.keys.ranges import (
     FLOATS,
     Numbering,
@@ -31,7 +29,7 @@ from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.structs import Expected, ExpectedHot
 from dask_gpuagg.cuda.query.tuning import HOT_AT_MOST, HOT_ROWS, TOLD_COLUMNS
 from dask_gpuagg.cuda.runtime.kernels import Kernels
-from dask_gpuagg.cuda.sampling.sample import Numbers, Sample
+from dask_gpuagg.cuda.sampling.sample import Sample
 
 # Standard deviations of a Poisson variable by which counts of two samples may differ.
 _DEVIATIONS = 4
@@ -71,8 +69,8 @@ class Expectation:
     hot: ExpectedHot | None = None
 
 
-# Of what calls of the same kernels have in common: what was forced, what is grouped by, and the
-# numbers of coded keys, which are the same object where they are the same.
+# Calls that are alike have these in common: kernels, what is forced, what is grouped by, and the
+# numbers of coded keys, by identity.
 _Key = tuple[Kernels, str, tuple[str, ...], Any]
 _known: Cache[_Key, Expectation] = Cache(_KEPT)
 # Refusals in a row, and for how many calls no decision is repeated.
@@ -88,10 +86,9 @@ def expectation(call: Call, forced: str) -> Expectation | None:
     before = _known.get(_key(call, forced))
     if before is None or abs(before.values - (call.values or 0.0)) > _VALUES:
         return None
-    more = call.rows - before.rows
+    more, share = call.rows - before.rows, _ROWS_SHARE * before.rows
     # partitions have room for so many rows
-    most = 0.0 if isinstance(before.decision, Partitioned) else _ROWS_SHARE * before.rows
-    if not -_ROWS_SHARE * before.rows <= more <= most:
+    if not -share <= more <= (0 if isinstance(before.decision, Partitioned) else share):
         return None
     row, left = _refused.get(_key(call, forced)) or (0, 0)
     if left:
@@ -139,7 +136,13 @@ def keep(
     The decision is None if the rows were not grouped by the first one; ``spilled`` counts rows that
     had no place at first. ``numbering`` is what it is for, where that is not the call's query.
     """
-    if decision is None or not _may_repeat(decision) or spilled > _SPILLED * call.rows:
+    if isinstance(decision, Partitioned):
+        # room for skewed keys is made by a count of the rows themselves
+        worth = decision.counted or not (decision.estimate and decision.estimate.skewed)
+    else:
+        # beside the time of other kernels that of waiting for the sample does not count
+        worth = isinstance(decision, Hgb | Direct)
+    if decision is None or not worth or spilled > _SPILLED * call.rows:
         _known.drop(_key(call, forced))
         return
     again = replace(decision, why=f"{decision.why}; as for rows before")
@@ -147,15 +150,6 @@ def keep(
     hot = _hot_of(decision, numbers)
     repeatable = Expectation(again, call.rows, call.values or 0.0, expected, numbering, hot)
     _known.put(_key(call, forced), repeatable)
-
-
-def _may_repeat(decision: Decision) -> bool:
-    # beside the other kernels' time that of waiting for the sample does not count
-    if isinstance(decision, Partitioned):
-        skewed = decision.estimate is not None and decision.estimate.skewed
-        # room for skewed keys is made by a count of the rows themselves
-        return decision.counted or not skewed
-    return isinstance(decision, Hgb | Direct)
 
 
 def _hot_of(decision: Decision, numbers: Numbers) -> ExpectedHot | None:
@@ -174,18 +168,6 @@ def forget() -> None:
     _refused.clear()
     forget_out_of_range()
     forget_steps()
-
-
-@contextmanager
-def forgotten() -> Iterator[None]:
-    """Repeat no decision inside; those before are kept for afterwards."""
-    global _known, _refused
-    before = _known, _refused
-    _known, _refused = Cache(_KEPT), Cache(_KEPT)
-    try:
-        yield
-    finally:
-        _known, _refused = before
 
 
 def _window_of(decision: Decision) -> tuple[int, int] | None:
@@ -244,8 +226,8 @@ def bounds_of(numbers: Numbers, decision: Decision, numbering: Numbering | None 
         "rows": run,
         "most": run,
     }
-    least, most = [], []
-    for name, n in zip(Numbers._fields, numbers, strict=True):
+    allowed: dict[str, tuple[int, int]] = {}
+    for name, n in numbers._asdict().items():
         deviation = math.isqrt(int(n * together.get(name, 1)))
         if name == "pairs" and decision.estimate is not None and decision.estimate.skewed:
             deviation = _deviation_of_pairs(numbers, decision.estimate)
@@ -253,24 +235,22 @@ def bounds_of(numbers: Numbers, decision: Decision, numbering: Numbering | None 
         below = beyond if name != "pairs" else _FEWER_PAIRS * deviation
         # no falls at all are sorted keys
         fewest = 1 if name == "falls" and n else 0
-        least.append(max(fewest, n - below))
-        most.append(n + beyond)
+        allowed[name] = max(fewest, n - below), n + beyond
     low, high = numbers.bounds
     beyond = int((high - low) * _RANGE_SHARE) + 16
     first, last = low - beyond, high + beyond
     window = _window_of(decision) if numbering is None else _window_of_steps(numbering)
     if window is not None:
         first, last = max(first, window[0]), min(last, window[1])
-    ends = {
-        "least": (first + _HALF, low + beyond + _HALF),
-        "greatest": (_HALF - 1 - last, _HALF - 1 - high + beyond),
-    }
+    for name, fewest, greatest in (
+        ("least", first + _HALF, low + beyond + _HALF),
+        ("greatest", _HALF - 1 - last, _HALF - 1 - high + beyond),
+    ):
+        allowed[name] = max(0, fewest), min(_WORDS - 1, greatest)
     if low > high:
         # no key has a word, and so it must be again
-        ends = {"least": (numbers.least,) * 2, "greatest": (numbers.greatest,) * 2}
-    for name, (fewest, greatest) in ends.items():
-        place = Numbers._fields.index(name)
-        least[place], most[place] = max(0, fewest), min(_WORDS - 1, greatest)
+        allowed |= {"least": (numbers.least,) * 2, "greatest": (numbers.greatest,) * 2}
+    least, most = zip(*allowed.values(), strict=True)
     words = ctypes.c_uint64 * len(numbers)
     codes_at_ends = []
     # of one column the words are told

@@ -6,8 +6,8 @@ import ctypes
 import math
 import statistics
 from dataclasses import replace
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from dask_gpuagg.cuda.call import Call
 from dask_gpuagg.cuda.choice import summary as cardinality
 from dask_gpuagg.cuda.choice import tables
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned, Sgb
-from dask_gpuagg.cuda.choice.summary import KeySummary
+from dask_gpuagg.cuda.choice.summary import KeySummary, Numbers
 from dask_gpuagg.cuda.keys import ranges
 from dask_gpuagg.cuda.keys.codes import bounds_of
 from dask_gpuagg.cuda.keys.ranges import Numbering, numbered_by_ranges, numbered_by_steps
@@ -52,28 +52,6 @@ class _Registers(ctypes.Structure):
     _fields_ = [("ranks", ctypes.c_uint32 * (COUNTED_PARTS * REGISTERS))]
 
 
-class Numbers(NamedTuple):
-    """The counts of a ``Summary``, and its ``least`` and ``greatest`` as the device has them."""
-
-    pairs: int
-    least: int
-    greatest: int
-    rows: int
-    distinct: int
-    once: int
-    twice: int
-    most: int
-    repeats: int
-    met: int
-    hots: int
-    falls: int
-
-    @property
-    def bounds(self) -> tuple[int, int]:
-        """The least and the greatest unmixed word, as signed numbers."""
-        return bounds_of(self.least, self.greatest)
-
-
 class Sample:
     """A sample of a call's rows: launched at once, waited for when its numbers are read.
 
@@ -100,15 +78,15 @@ class Sample:
         call.launch("summarise", blocks, SMALL_BLOCK, *pointers, ctypes.c_void_p(self._hot))
 
     @cached_property
-    def _seen(self) -> Summary:
-        seen = Summary()
-        read_back(self.summary, seen, self._call.handle)
-        return seen
+    def _counts(self) -> Summary:
+        counts = Summary()
+        read_back(self.summary, counts, self._call.handle)
+        return counts
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
         """Least and greatest value of each key column, where ``Query.may_fill``."""
-        of = self._seen.ranges
+        of = self._counts.ranges
         return [bounds_of(of[2 * i], of[2 * i + 1]) for i in range(len(self._call.query.keys))]
 
     def some_words(self) -> _Words:
@@ -124,33 +102,20 @@ class Sample:
     @cached_property
     def numbers(self) -> Numbers:
         """Waits for all that was launched."""
-        seen = self._seen
-        own = {"least": seen.least, "greatest": seen.greatest, "most": max(seen.most, 0)}
+        own = self._counts
+        plain = {"least": own.least, "greatest": own.greatest, "most": max(own.most, 0)}
         # others are counted from one below zero: see estimate/sample.cuh
         counts = {
-            name: (getattr(seen, name) + 1) % (1 << 8 * getattr(Summary, name).size)
+            name: (getattr(own, name) + 1) % (1 << 8 * getattr(Summary, name).size)
             for name in Numbers._fields
-            if name not in own
+            if name not in plain
         }
-        return Numbers(**own, **counts)
+        return Numbers(**plain, **counts)
 
     def estimate(self) -> KeySummary:
         """The summary of the keys."""
-        n = self.numbers
-        return cardinality.estimate_groups(
-            self._call.rows,
-            n.rows,
-            n.distinct,
-            n.once,
-            n.twice,
-            n.most,
-            n.repeats,
-            n.met,
-            n.pairs,
-            lambda: _hot_keys(self._hot, n.hots, self._call),
-            n.bounds,
-            n.falls,
-        )
+        hot = partial(_hot_keys, self._hot, self.numbers.hots, self._call)
+        return cardinality.estimate_groups(self._call.rows, self.numbers, hot)
 
 
 def segments_of(first: int, end: int, rows: int) -> int:
@@ -206,10 +171,10 @@ def _hot_keys(address: int, hots: int, call: Call) -> list[tuple[int, int, int]]
     """Words, rows and segments of the hot keys that the sample reports."""
     if not hots:
         return []
-    hot, told = HotSeen(), min(hots, HOT_TOLD)
+    hot, reported = HotSeen(), min(hots, HOT_TOLD)
     read_back(address, hot, call.handle)
-    words = np.frombuffer(hot.words, np.uint64, told)
-    counts = np.frombuffer(hot.counts, np.uint32, told)
+    words = np.frombuffer(hot.words, np.uint64, reported)
+    counts = np.frombuffer(hot.counts, np.uint32, reported)
     rows, segments = counts % (1 << SEGMENTS_FROM_BIT), counts >> SEGMENTS_FROM_BIT
     return list(zip(words.tolist(), rows.tolist(), segments.tolist(), strict=True))
 

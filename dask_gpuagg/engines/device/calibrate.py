@@ -7,10 +7,11 @@ import statistics
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from dask_gpuagg._version import __version__
-from dask_gpuagg.cuda.choice import costs, partitions
+from dask_gpuagg.cuda.choice import costs
 from dask_gpuagg.cuda.choice.cost_model import Observation, error_of, fit, plain
 from dask_gpuagg.cuda.choice.costs import Costs
 from dask_gpuagg.cuda.runtime import driver
@@ -96,32 +97,27 @@ def calibrate(rows: int = ROWS) -> int:
 
 def measured(rows: int, device: Device) -> Iterator[Observation]:
     """Run the experiments; the median of a few times, each kernel by itself."""
-    held: tuple[tuple[int, bool], Any] | None = None
-    for experiment in EXPERIMENTS:
-        kind = (experiment.groups, experiment.dense)
-        if held is None or held[0] != kind:
-            held = None  # gives the memory back first
-            held = kind, _columns(rows, *kind)
-        aggregator = aggregator_of(held[1], experiment.five)
-        run = aggregator.run(experiment.kernel)[2]
-        repeats: list[dict[str, float]] = []
-        for _ in range(_REPEATS):
-            stopwatch = Stopwatch()
-            run = aggregator.run(experiment.kernel, stopwatch)[2]
-            repeats.append(stopwatch.milliseconds())
-        if run.restarted or run.decision.kernel != experiment.kernel:
-            # a table or a tile of it does not fit this device: the other experiments must do
-            continue
-        times = {name: statistics.median(each[name] for each in repeats) for name in repeats[0]}
-        tile = partitions.tile_of(aggregator.query, device, run.decision)
-        yield Observation(
-            aggregator.query,
-            rows,
-            run.decision,
-            device.multiprocessors,
-            tile,
-            {plain(name): ms for name, ms in times.items()},
-        )
+    for kind, experiments in groupby(EXPERIMENTS, lambda one: (one.groups, one.dense)):
+        columns = _columns(rows, *kind)
+        for experiment in experiments:
+            aggregator = aggregator_of(columns, experiment.five)
+            run = aggregator.run(experiment.kernel)[2]
+            repeats: list[dict[str, float]] = []
+            for _ in range(_REPEATS):
+                stopwatch = Stopwatch()
+                run = aggregator.run(experiment.kernel, stopwatch)[2]
+                repeats.append(stopwatch.milliseconds())
+            if run.restarted or run.decision.kernel != experiment.kernel:
+                # a table or a tile of it does not fit this device: the other experiments must do
+                continue
+            times = {name: statistics.median(ms[name] for ms in repeats) for name in repeats[0]}
+            yield Observation(
+                aggregator.query,
+                rows,
+                run.decision,
+                device,
+                {plain(name): ms for name, ms in times.items()},
+            )
 
 
 def report(

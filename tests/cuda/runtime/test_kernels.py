@@ -139,7 +139,7 @@ def test_units_of_several_queries_are_prepared_together(monkeypatch: pytest.Monk
         return bindings.CUresult.CUDA_SUCCESS, len(loaded)
 
     compile_by(monkeypatch, wait)
-    monkeypatch.setattr(compiler, "cores", lambda: 4)
+    monkeypatch.setattr(compiler, "cpu_count", lambda: 4)
     monkeypatch.setattr(bindings, "cuLibraryLoadData", load)
     queries = [TABLE[f"{n} by int64"] for n in ("1 aggregation", "5 aggregations")]
     kernels = [Kernels(query, DEVICE) for query in queries]
