@@ -243,13 +243,13 @@ def warm(architecture: str, everything: bool = False) -> int:
 
 def work(everything: bool) -> dict[str, list[TranslationUnit]]:
     """The translation units to compile, by what they are for."""
-    units = {f"by {keys}": list(units_of(keys, everything)) for keys in KEYS}
+    units = {f"by {keys}": units_of(keys, everything) for keys in KEYS}
     return units | {"sorting and selecting": [sorting(), selecting("f64")]}
 
 
-def units_of(keys: str, everything: bool) -> Iterator[TranslationUnit]:
-    """The translation units of the common queries by a key, each once."""
-    seen = set()
+def units_of(keys: str, everything: bool) -> list[TranslationUnit]:
+    """The different translation units of the common queries by a key."""
+    sources = {}
     for asked, of_rows in common(keys):
         queries = units_of_dictionary(asked, everything) if of_rows and asked.outputs else []
         for query in representations_of(asked):
@@ -258,12 +258,9 @@ def units_of(keys: str, everything: bool) -> Iterator[TranslationUnit]:
                 likely += tuple(unit for unit in _NUMBERING if unit in query.units)
             queries.append((query, query.units if everything else likely))
         for query, units in queries:
-            for unit in units:
-                source = query.source(unit)
-                text = (source.source, *source.kernels.values())
-                if text not in seen:
-                    seen.add(text)
-                    yield source
+            for source in map(query.source, units):
+                sources.setdefault((source.source, *source.kernels.values()), source)
+    return list(sources.values())
 
 
 def _failed(reason: str) -> int:

@@ -36,8 +36,8 @@ _APART_BELOW = 1 << 17
 _SHARED_LOAD = 0.85
 # Copies of few groups' accumulators: beyond the lanes of a warp they keep warps apart.
 _MOST_REPLICAS = 256
-# Slots for each expected group.
-_ROOMY = 2
+# Slots for each expected group, the best first.
+_ROOMY = (2, 1.5)
 _GLOBAL_LOAD = 0.6
 # A warp whose neighbours share a key in more than this share of the rows keeps its sums in
 # registers.
@@ -60,13 +60,14 @@ def in_shared(case: Case, why: str) -> Hgb:
     available = shared_bytes(device)
     # a warp probes as long as the unluckiest of its rows, so a low load comes before replicas
     # beyond those that keep lanes apart; both end where the memory does
-    slots = max(FEWEST_SLOTS, even(_ROOMY * groups))
-    room = available // (slots + EXTRA_SLOTS) - fixed
-    replicas = 1
-    if room >= replica:
-        replicas = _replicas(room, replica)
+    for slots_per_group in _ROOMY:
+        slots = max(FEWEST_SLOTS, even(int(groups * slots_per_group)))
+        room = available // (slots + EXTRA_SLOTS) - fixed
+        if room >= replica:
+            replicas = _replicas(room, replica)
+            break
     else:
-        slots = (available // (fixed + replica) - EXTRA_SLOTS) // 2 * 2
+        slots, replicas = (available // (fixed + replica) - EXTRA_SLOTS) // 2 * 2, 1
     return Hgb(
         kernel="hgb_runs" if runs else "hgb",
         why=why,

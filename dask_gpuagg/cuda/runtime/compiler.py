@@ -95,10 +95,7 @@ def cubins(units: Sequence[tuple[TranslationUnit, str]]) -> list[Compiled | Comp
         except CompileError as error:
             return error
 
-    threads = min(len(units), cpu_count())
-    if threads <= 1:
-        return [attempt(unit) for unit in units]
-    with ThreadPoolExecutor(threads, thread_name_prefix="gpuagg-compile") as pool:
+    with ThreadPoolExecutor(cpu_count(), thread_name_prefix="gpuagg-compile") as pool:
         return list(pool.map(attempt, units))
 
 

@@ -46,12 +46,9 @@ _RANGE_SHARE = 1 / 8
 _VALUES = 0.05
 # Share of the rows of hot keys that these must have again.
 _HOT_AGAIN = 0.75
-# Segments of a key that is not hot, at most, of which its pairs vary.
-_FEW_SEGMENTS = HOT_ROWS
 # Rows that found no place, at most, of a decision worth repeating.
 _SPILLED = 1 / 64
-_WORDS = 1 << 64
-_HALF = 1 << 63
+_WORDS, _HALF = 1 << 64, 1 << 63
 
 
 @dataclass(frozen=True)
@@ -207,8 +204,8 @@ def _deviation_of_pairs(numbers: Numbers, estimate: KeySummary) -> int:
         segments = SEGMENTS * (1 - absent)
         variance += 4 * segments**3 * absent
         pairs += segments**2
-    # the square of a Poisson variable
-    variance += (4 * _FEW_SEGMENTS + 2) * max(0.0, numbers.pairs - pairs)
+    # the square of a Poisson variable: a key that is not hot has so few segments
+    variance += (4 * HOT_ROWS + 2) * max(0.0, numbers.pairs - pairs)
     return math.isqrt(int(variance))
 
 
