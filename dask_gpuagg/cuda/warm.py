@@ -14,12 +14,7 @@ from dask_gpuagg.cuda.query.instantiations import TranslationUnit, first_units, 
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime import driver
-from dask_gpuagg.cuda.runtime.compiler import (
-    CompileError,
-    cubins,
-    kept,
-    supported_architectures,
-)
+from dask_gpuagg.cuda.runtime.compiler import CompileError, cubins, kept, supported_architectures
 from dask_gpuagg.cuda.runtime.disk_cache import cache_directory
 
 # ---- queries that are common ---------------------------------------------------------------------

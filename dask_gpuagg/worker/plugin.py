@@ -49,9 +49,9 @@ class GpuWorker(WorkerPlugin):
     ``dask_cudf`` is imported as the worker starts, where it is installed: by it Dask knows how
     large the partitions are that arrive.
 
-    The worker's metrics hold what was found: versions, device, memory resource, or why kernels
-    cannot run there; whether kernels were made ready; and the most device memory that was in use,
-    where it is counted, as of the pool, and how much is spilled, in bytes.
+    The worker's metrics hold versions, device, memory resource, or why kernels cannot run there;
+    whether kernels are ready; and bytes of device memory: the most that were in use, where it is
+    counted, as of the pool, and those that are spilled.
 
     Python's garbage collector leaves out what the process has loaded by then (``gc.freeze``): with
     cuDF each full collection, in the middle of some query, would take a tenth of a second or two.
@@ -111,10 +111,9 @@ def copy_files_by_all_cores() -> None:
 
 
 def know_sizes() -> None:
-    """Let Dask know how large cuDF's frames are, from the first partition that arrives.
+    """Let Dask know how large cuDF's frames are, which it learns from dask_cudf.
 
-    It learns that from dask_cudf, which tasks import late or never. Until then each frame counts as
-    a few bytes, and dask-cuda spills none of them.
+    Tasks import that late or never; until then frames count as a few bytes, and none is spilled.
     """
     if importlib.util.find_spec("dask_cudf") is not None:
         importlib.import_module("dask_cudf")
@@ -138,7 +137,7 @@ def setup_device(pool: str | int | None) -> dict[str, Any]:
         resource = rmm.mr.PoolMemoryResource(resource, initial_pool_size=parse_bytes(pool))
         # counted outside of the pool: what it takes from the device says nothing about its use
         rmm.mr.set_current_device_resource(rmm.mr.StatisticsResourceAdaptor(resource))
-    names = (type(each).__name__ for each in resources())
+    names = (type(resource).__name__ for resource in resources())
     # adaptors count, limit or log what another one hands out
     memory = next((n for n in names if not n.endswith("Adaptor")), type(resource).__name__)
     return report | {"device": driver.current_device().name, "memory": memory}

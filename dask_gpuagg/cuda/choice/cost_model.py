@@ -64,9 +64,12 @@ _FOLD_STATE = 0.9
 _FOLD_SLOT = 8
 # Atomics that nothing is looked up before come so close together that each takes longer.
 _CLOSE = 1.25
-# 64-bit sums, loops around a compare-and-swap, that an update of a state is made of. States that
-# are not here compare, and mostly change nothing.
+# 64-bit sums, loops around a compare-and-swap, that an update of a state is made of. For those of
+# 32 bits there is an instruction: they vanish behind the rest. States that are not here compare,
+# and mostly change nothing.
 _SUMS = {
+    "Size": 0,
+    "Count": 0,
     "IntegerSum": 1,
     "FloatSum": 1,
     "IntegerProduct": 1,
@@ -76,8 +79,6 @@ _SUMS = {
     "Moments": 2,
     "MergedMoments": 3,
 }
-# 32-bit sums, for which there is an instruction: they vanish behind the rest.
-_COUNTS = ("Size", "Count")
 # Resolution of the stopwatch, milliseconds.
 _RESOLUTION = 0.01
 # Weight of a constant's distance from its start: small, so that it matters only for constants that
@@ -104,18 +105,22 @@ def expected_kernel_ms(
         case Partitioned():
             kernel_ms = model.partitioned(decision)
         case Direct():
-            kernel_ms = model.in_table(decision, {"direct": model.direct(decision)})
+            kernel_ms = {"direct": model.direct(decision)}
         case Hgb():
-            kernel_ms = model.in_table(decision, {"hgb": model.hgb(decision)})
+            kernel_ms = {"hgb": model.hgb(decision)}
         case Lphga():
-            kernel_ms = model.in_table(decision, {"lphga": model.lphga(decision)})
+            kernel_ms = {"lphga": model.lphga(decision)}
         case SpEga():
-            kernel_ms = model.in_table(decision, model.sp_ega(decision))
+            kernel_ms = model.sp_ega(decision)
         case _:
             raise ValueError(f"the model does not describe {decision.kernel}")
+    slot_bytes = sum(query.slot_bytes)
+    if isinstance(decision, Direct | Hgb | Lphga | SpEga):
+        slots = decision.global_slots
+        kernel_ms |= {"clear": model.table(slots * slot_bytes), "collect": model.table(8 * slots)}
     # groups are read where they are and written as columns
     if not (isinstance(decision, Partitioned) and partitions.writes_columns(query, decision)):
-        kernel_ms["write"] = model.table(2 * groups * sum(query.slot_bytes))
+        kernel_ms["write"] = model.table(2 * groups * slot_bytes)
     return {name: ms + costs.launch_us * 1e-3 for name, ms in kernel_ms.items()}
 
 
@@ -146,14 +151,6 @@ class _Model:
     def shared(self, picoseconds: float, blocks: int) -> float:
         """Work in shared memory of so many blocks."""
         return picoseconds * self.device.multiprocessors / blocks * 1e-9
-
-    def in_table(
-        self, decision: Direct | Hgb | Lphga | SpEga, kernel_ms: dict[str, float]
-    ) -> dict[str, float]:
-        """Kernels that leave the groups in a table in global memory."""
-        slots = decision.global_slots
-        clear = {"clear": self.table(slots * sum(self.query.slot_bytes))}
-        return clear | kernel_ms | {"collect": self.table(8 * slots)}
 
     def hgb(self, decision: Hgb) -> float:
         work = self.find(self.groups / decision.shared_slots) + self.update(decision.replicas)
@@ -301,9 +298,8 @@ def _touched_fields(query: Query) -> int:
 @lru_cache(maxsize=1024)
 def _updates(query: Query) -> tuple[int, int]:
     """64-bit sums and comparisons of a row."""
-    policies = [state.policy for state in query.all_states if state.policy not in _COUNTS]
-    sums = sum(_SUMS.get(policy, 0) for policy in policies)
-    return sums, sum(policy not in _SUMS for policy in policies)
+    policies = [state.policy for state in query.all_states]
+    return sum(_SUMS.get(p, 0) for p in policies), sum(p not in _SUMS for p in policies)
 
 
 @lru_cache(maxsize=1024)
@@ -343,12 +339,11 @@ class Observation:
 
 
 def fit(observations: Sequence[Observation], start: Costs) -> Costs:
-    """Fit the constants of the model to measured times.
+    """Fit the constants of the model to measured times, but for the size of the L2 cache.
 
     Least squares of the logarithms of expected over measured time, and so of relative errors, by
-    Levenberg's and Marquardt's method in the logarithms of the constants. Constants that the times
-    do not depend on stay as at the start, as does the size of the L2 cache, which the device
-    reports.
+    Levenberg's and Marquardt's method in the logarithms of the constants. Those that the times do
+    not depend on stay.
     """
     names = [f.name for f in fields(Costs) if f.name != "l2_megabytes"]
     first = np.log([getattr(start, name) for name in names])

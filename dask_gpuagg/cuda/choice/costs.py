@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dask_gpuagg.cuda.runtime.compiler import sources_hash
-from dask_gpuagg.cuda.runtime.disk_cache import cache_directory, directories, write_whole
+from dask_gpuagg.cuda.runtime.disk_cache import directories, write_whole
 from dask_gpuagg.cuda.runtime.driver import Device
 
 
@@ -66,7 +66,6 @@ class Known:
 
 # Devices differ from those that ship by less: a constant further off was not measured.
 _PLAUSIBLE = 1000
-
 # Peak bandwidth of an H200's memory, GB/s: NVIDIA's published figure.
 _H200_PEAK = 4800
 
@@ -98,21 +97,16 @@ def known(device: Device) -> Known:
     Read once.
     """
     for directory in directories():
-        measured = read(directory / _name(device), device)
+        measured = read(path_of(device, directory), device)
         if measured is not None:
             return measured
     return shipped(device)
 
 
-def path_of(device: Device) -> Path | None:
-    """Where the constants of a device are kept: beside the compiled kernels."""
-    directory = cache_directory()
-    return None if directory is None else directory / _name(device)
-
-
-def _name(device: Device) -> str:
+def path_of(device: Device, directory: Path) -> Path:
+    """Where the constants of a device lie beside compiled kernels."""
     name = re.sub(r"\W+", "-", device.name).strip("-").lower()
-    return f"costs-{name}.json"
+    return directory / f"costs-{name}.json"
 
 
 def read(path: Path, device: Device) -> Known | None:

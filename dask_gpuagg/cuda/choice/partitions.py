@@ -162,7 +162,7 @@ def _by_hash(case: Case, folds: bool) -> dict[str, Any] | None:
     crowded = crowds > 0
     if folds:
         # beside the slots: where the last group ends
-        slot, load = _FOLD_SLOT + _word_bytes(base), _FOLD_LOAD
+        slot, load = _FOLD_SLOT + (8 if base is None else 4), _FOLD_LOAD
         most_slots = (fold_bytes(device) - 8) // slot // 2 * 2
     else:
         most_slots = (crowds or shared_bytes(device)) // hashed_bytes(query, base) // 2 * 2
@@ -276,11 +276,7 @@ def _by_window(case: Case, folds: bool) -> dict[str, Any] | None:
 
 def hashed_bytes(query: Query, base: int | None) -> int:
     """Shared memory of a slot of hashed keys, whose words are narrow where they have a base."""
-    return sum(query.slot_bytes) - 8 + _word_bytes(base)
-
-
-def _word_bytes(base: int | None) -> int:
-    return 8 if base is None else 4
+    return sum(query.slot_bytes) - (0 if base is None else 4)
 
 
 def striped_bytes(query: Query) -> tuple[int, int]:

@@ -7,17 +7,8 @@ from collections.abc import Collection, Sequence
 
 from dask_gpuagg.cuda.choice.decision import Partitioned, even, shared_bytes
 from dask_gpuagg.cuda.choice.summary import SEGMENTS, KeySummary
+from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.tuning import (
-    EXTRA_SLOTS,
-    HOT_AT_MOST,
-    HOT_COPIED,
-    HOT_ROWS,
-    ROOM_MORE,
-    ROOM_OF,
-    ROOM_SIGMAS,
-    SEGMENT,
-)
 from dask_gpuagg.cuda.runtime.driver import Device
 
 # A hot key with more than this share of a mean partition's rows is kept out of it. So is one with
@@ -42,10 +33,10 @@ _CROWD_BYTES = 4 * (256 + 16 + 1)
 
 def hot_bytes(query: Query, keys: int, buckets: int, replicas: int) -> int:
     """Shared memory of a table of hot keys: words, buckets, states."""
-    cells = even(EXTRA_SLOTS + keys)
+    cells = even(tuning.EXTRA_SLOTS + keys)
     fixed, replica = query.slot_bytes
-    states = (cells + HOT_COPIED * replicas) * (fixed - 8 + replica)
-    return 8 * cells + 4 * (buckets + EXTRA_SLOTS) + states
+    states = (cells + tuning.HOT_COPIED * replicas) * (fixed - 8 + replica)
+    return 8 * cells + 4 * (buckets + tuning.EXTRA_SLOTS) + states
 
 
 def hot_of(
@@ -90,8 +81,8 @@ def largest_in(estimate: KeySummary | None, hot: Collection[tuple[int, float]]) 
     if estimate is None or not estimate.skewed:
         return 0.0
     # the sample reports keys with so many of its rows, and so many keys
-    unseen = HOT_ROWS / (SEGMENT * SEGMENTS)
-    if len(estimate.hot) == HOT_AT_MOST:
+    unseen = tuning.HOT_ROWS / (tuning.SEGMENT * SEGMENTS)
+    if len(estimate.hot) == tuning.HOT_AT_MOST:
         unseen = max(unseen, estimate.hot[-1][1])
     return max([unseen, *(key[1] for key in estimate.hot if key not in hot)])
 
@@ -105,7 +96,7 @@ def counts_rows(estimate: KeySummary) -> bool:
 def count_bytes(decision: Partitioned) -> int:
     """Shared memory of a block that counts rows by partition: hot keys, counters."""
     buckets = decision.hot_buckets or FEWEST_BUCKETS
-    return 8 * even(EXTRA_SLOTS + len(decision.hot)) + 4 * (buckets + decision.partitions)
+    return 8 * even(tuning.EXTRA_SLOTS + len(decision.hot)) + 4 * (buckets + decision.partitions)
 
 
 def counted_capacity(rows: int, partitions: int, hot: float) -> int:
@@ -118,10 +109,10 @@ def counted_capacity(rows: int, partitions: int, hot: float) -> int:
     hot = min(1.0, hot)
     least = max(0.0, hot - 2 * math.sqrt(hot * (1 - hot) / SEGMENTS))
     left = rows * (1 - least)
-    deviation = ROOM_OF * math.sqrt(left / ROOM_OF / partitions + 1)
+    deviation = tuning.ROOM_OF * math.sqrt(left / tuning.ROOM_OF / partitions + 1)
     # the count itself is off by as much of all rows
-    total = left + ROOM_SIGMAS * (partitions * deviation + math.sqrt(ROOM_OF * left))
-    return math.ceil(total / partitions) + ROOM_MORE
+    total = left + tuning.ROOM_SIGMAS * (partitions * deviation + math.sqrt(tuning.ROOM_OF * left))
+    return math.ceil(total / partitions) + tuning.ROOM_MORE
 
 
 def crowd_bytes(query: Query) -> int:

@@ -35,9 +35,8 @@ class KeySummary:
 
     # the likely number of groups (Chao 1984)
     groups: int
-    # the larger of ``groups`` and the guaranteed-error estimator (Charikar et al. 2000), which is
-    # expected within a factor of about the root of rows over sampled rows; skewed keys can exceed
-    # it
+    # the larger of ``groups`` and the guaranteed-error estimator (Charikar et al. 2000), expected
+    # within about the root of rows over sampled rows times; skewed keys can exceed it
     most: int
     # share of the sampled rows whose key is that of the row before
     repeats: float

@@ -9,13 +9,11 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any
 
 from dask.system import cpu_count
 
 from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable, in_own_thread
-
-T = TypeVar("T")
 
 
 class KernelsCompiling(KernelsUnavailable):
@@ -40,11 +38,11 @@ def waiting(waits: bool) -> Iterator[None]:
         _waits.reset(token)
 
 
-def submit(work: Callable[[], T]) -> Future[T]:
+def submit(work: Callable[[], Any]) -> Future[Any]:
     """Call a function that compiles in a thread of its own.
 
-    When the program ends, what has begun is completed, so that the next process finds it in the
-    cache; what has not is left out. An executor's threads would first do all that waits.
+    A program that ends completes what has begun, for the cache, and leaves out the rest, all of
+    which an executor's threads would do first.
     """
     return in_own_thread(work, _cores_free(os.getpid()))
 

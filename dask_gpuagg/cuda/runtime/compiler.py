@@ -108,9 +108,8 @@ def compile_source(unit: TranslationUnit, architecture: str, *more: str) -> Comp
 def _to_its_end(work: Callable[[], T]) -> T:
     """What a call that compiles returns; a process that ends meanwhile waits for the call.
 
-    At its end a process destroys NVRTC's static objects. A thread that still compiles then
-    corrupts the heap, and the process may abort after all answers. Python waits for threads that
-    are no daemons, and tasks of Dask's workers run in daemons.
+    At its end a process destroys NVRTC's static objects, and a thread that still compiles corrupts
+    the heap. Python waits for threads that are no daemons; those of Dask's workers are.
     """
     if not threading.current_thread().daemon:
         return work()

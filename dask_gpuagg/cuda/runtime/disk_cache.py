@@ -45,13 +45,9 @@ def directories() -> tuple[Path, ...]:
     trusted = []
     for name in _named():
         try:
-            path = _path_of(name)
-            reason = _refusal(path)
+            trusted.append(_trusted(name))
         except (ValueError, RuntimeError) as error:
             reason = str(error).rstrip(".")
-        if reason is None:
-            trusted.append(path)
-        else:
             _warn(f"the kernel cache {name or repr(name)} is not used: {reason}")
     return tuple(trusted)
 
@@ -198,24 +194,23 @@ def _named() -> Iterator[Any]:
             yield value
 
 
-def _path_of(name: Any) -> Path:
+def _trusted(name: Any) -> Path:
+    """The directory of an entry of the setting; ``ValueError`` says why it is not to be used."""
     if not isinstance(name, str) or not name:
         raise ValueError("it is no path")
     path = Path(name).expanduser()
     if not path.is_absolute():
         raise ValueError("it is no absolute path")
-    return path
-
-
-def _refusal(path: Path) -> str | None:
-    """Why a directory is not to be trusted or used; None for one that is not there yet."""
     try:
         state = os.stat(path)
     except FileNotFoundError:
-        return None
+        return path
     except OSError as error:
-        return error.strerror
-    return "it is no directory" if not stat.S_ISDIR(state.st_mode) else _foreign(state)
+        raise ValueError(error.strerror) from error
+    reason = _foreign(state) if stat.S_ISDIR(state.st_mode) else "it is no directory"
+    if reason is not None:
+        raise ValueError(reason)
+    return path
 
 
 def _foreign(state: os.stat_result) -> str | None:

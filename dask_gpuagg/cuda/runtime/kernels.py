@@ -91,10 +91,7 @@ class Kernels:
         *arguments: Any,
         shared_bytes: int = 0,
     ) -> None:
-        """Launch a kernel, whose parameters by value are instances of ``ctypes``.
-
-        Raises ``DriverError``, or ``KernelsUnavailable`` where it cannot be compiled or loaded.
-        """
+        """Launch a kernel, whose parameters by value are instances of ``ctypes``."""
         pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
         try:
             function = self._functions.get(name)  # without a lock: it waits for no other unit
@@ -171,9 +168,9 @@ class Kernels:
             except KernelsUnavailable as error:
                 future = _finished(error)
             self._code[unit] = future
-        error = future.exception()
-        if error is not None:
-            raise KernelsUnavailable(str(error))
+        failure = future.exception()
+        if failure is not None:
+            raise KernelsUnavailable(str(failure))
         return future.result()
 
 
@@ -188,10 +185,7 @@ def _finished(outcome: Compiled | KernelsUnavailable) -> Future[Compiled]:
 
 
 def prepare(queries: Sequence[tuple[Kernels, Sequence[str]]]) -> None:
-    """Compile side by side, then load, those of the named units that queries have; all if none is.
-
-    Raises ``KernelsUnavailable``.
-    """
+    """Compile side by side, then load, the named units that queries have; all if none is named."""
     pairs = [
         (kernels, unit)
         for kernels, units in queries

@@ -18,13 +18,8 @@ from dask_gpuagg.cuda.call import Call, Run
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned
 from dask_gpuagg.cuda.choice.partitions import NARROW
 from dask_gpuagg.cuda.choice.summary import SEGMENTS, KeySummary, Numbers
-from dask_gpuagg.cuda.keys.ranges import (
-    FLOATS,
-    Numbering,
-    float_word,
-    forget_out_of_range,
-    forget_steps,
-)
+from dask_gpuagg.cuda.keys import ranges
+from dask_gpuagg.cuda.keys.ranges import Numbering
 from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.structs import Expected, ExpectedHot
 from dask_gpuagg.cuda.query.tuning import HOT_AT_MOST, HOT_ROWS, TOLD_COLUMNS
@@ -98,7 +93,7 @@ def check(call: Call, sample: Sample, before: Expectation, counters: int) -> Non
     """Launch the comparison of a sample with what a decision was made for.
 
     ``counters`` is the address of those that say that the kernels have nothing to do. The call is
-    that of the sample: the kernels of another representation may need no other kernel of this unit.
+    that of the sample, whose kernels are loaded.
     """
     to = ctypes.c_void_p(counters)
     call.launch("check", 1, 32, ctypes.c_void_p(sample.summary), before.expected, to)
@@ -144,27 +139,22 @@ def keep(
         return
     again = replace(decision, why=f"{decision.why}; as for rows before")
     expected = bounds_of(numbers, decision, numbering)
-    hot = _hot_of(decision, numbers)
+    hot = None
+    if isinstance(decision, Partitioned) and decision.hot and decision.estimate:
+        shares = dict(decision.estimate.hot)
+        sampled = _HOT_AGAIN * numbers.rows * sum(shares[word] for word in decision.hot)
+        words = (ctypes.c_uint64 * HOT_AT_MOST)(*decision.hot)
+        hot = ExpectedHot(words, len(decision.hot), int(sampled))
     repeatable = Expectation(again, call.rows, call.values or 0.0, expected, numbering, hot)
     _known.put(_key(call, forced), repeatable)
-
-
-def _hot_of(decision: Decision, numbers: Numbers) -> ExpectedHot | None:
-    """What a sample must show of the keys that a decision keeps out of partitions."""
-    if not (isinstance(decision, Partitioned) and decision.hot and decision.estimate):
-        return None
-    shares = dict(decision.estimate.hot)
-    rows = _HOT_AGAIN * numbers.rows * sum(shares[word] for word in decision.hot)
-    words = (ctypes.c_uint64 * HOT_AT_MOST)(*decision.hot)
-    return ExpectedHot(words, len(decision.hot), int(rows))
 
 
 def forget() -> None:
     """Drop all decisions."""
     _known.clear()
     _refused.clear()
-    forget_out_of_range()
-    forget_steps()
+    ranges.forget_out_of_range()
+    ranges.forget_steps()
 
 
 def _window_of(decision: Decision) -> tuple[int, int] | None:
@@ -186,8 +176,8 @@ def _window_of_steps(numbering: Numbering) -> tuple[int, int] | None:
     # the last code may stand for null
     first, last = base + beyond, base + codes - 2 - beyond
     query, step = numbering.query, numbering.step
-    if query.keys[0].ctype in FLOATS:
-        return float_word(query, max(0, first) / step), float_word(query, last / step)
+    if query.keys[0].ctype in ranges.FLOATS:
+        return ranges.float_word(query, max(0, first) / step), ranges.float_word(query, last / step)
     return base + beyond * step, base + (codes - 2 - beyond) * step
 
 
@@ -218,11 +208,8 @@ def bounds_of(numbers: Numbers, decision: Decision, numbering: Numbering | None 
     # adjacent equal keys are not independent, nor are the pairs of one key, which are counted in
     # both orders
     run = min(tuning.SEGMENT, numbers.rows / max(1.0, numbers.rows - numbers.repeats * 32 / 31))
-    together = {
-        "pairs": max(2.0, 4 * numbers.met / max(1, numbers.distinct) - 2),
-        "rows": run,
-        "most": run,
-    }
+    pairs = max(2.0, 4 * numbers.met / max(1, numbers.distinct) - 2)
+    together = {"pairs": pairs, "rows": run, "most": run}
     allowed: dict[str, tuple[int, int]] = {}
     for name, n in numbers._asdict().items():
         deviation = math.isqrt(int(n * together.get(name, 1)))
@@ -239,11 +226,8 @@ def bounds_of(numbers: Numbers, decision: Decision, numbering: Numbering | None 
     window = _window_of(decision) if numbering is None else _window_of_steps(numbering)
     if window is not None:
         first, last = max(first, window[0]), min(last, window[1])
-    for name, fewest, greatest in (
-        ("least", first + _HALF, low + beyond + _HALF),
-        ("greatest", _HALF - 1 - last, _HALF - 1 - high + beyond),
-    ):
-        allowed[name] = max(0, fewest), min(_WORDS - 1, greatest)
+    allowed["least"] = max(0, first + _HALF), min(_WORDS - 1, low + beyond + _HALF)
+    allowed["greatest"] = max(0, _HALF - 1 - last), min(_WORDS - 1, _HALF - 1 - high + beyond)
     if low > high:
         # no key has a word, and so it must be again
         allowed |= {"least": (numbers.least,) * 2, "greatest": (numbers.greatest,) * 2}

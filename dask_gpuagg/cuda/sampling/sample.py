@@ -13,27 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_gpuagg.cuda.call import Call
-from dask_gpuagg.cuda.choice import summary as cardinality
-from dask_gpuagg.cuda.choice import tables
+from dask_gpuagg.cuda.choice import summary, tables
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned, Sgb
 from dask_gpuagg.cuda.choice.summary import KeySummary, Numbers
 from dask_gpuagg.cuda.keys import ranges
 from dask_gpuagg.cuda.keys.codes import bounds_of
 from dask_gpuagg.cuda.keys.ranges import Numbering, numbered_by_ranges, numbered_by_steps
+from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.structs import HotSeen, Summary
-from dask_gpuagg.cuda.query.tuning import (
-    COUNT_KEYS_THREADS,
-    COUNTED_PARTS,
-    HOT_TOLD,
-    REGISTERS_BITS,
-    SAMPLE_SLOTS,
-    SEGMENT,
-    SEGMENTS_FROM_BIT,
-    SMALL_BLOCK,
-)
 from dask_gpuagg.cuda.runtime.driver import fill, read_back
 
-REGISTERS = 1 << REGISTERS_BITS
+REGISTERS = 1 << tuning.REGISTERS_BITS
 # Slots of the sample that are looked at for some of its keys, and the words that are none
 # (kernels/estimate/sample.cuh).
 _SOME_SLOTS = 8192
@@ -44,12 +34,11 @@ _GOLDEN_INVERSE = 0xF1DE83E19937733D
 _BENT_MORE = (1.25, 1.5)
 # Groups that lie in steps, at least: fewer have one hash table in shared memory either way.
 _STEPPED_GROUPS = 1000
-_Ranks = npt.NDArray[Any]
-_Words = npt.NDArray[Any]
+_Array = npt.NDArray[Any]
 
 
 class _Registers(ctypes.Structure):
-    _fields_ = [("ranks", ctypes.c_uint32 * (COUNTED_PARTS * REGISTERS))]
+    _fields_ = [("ranks", ctypes.c_uint32 * (tuning.COUNTED_PARTS * REGISTERS))]
 
 
 class Sample:
@@ -63,19 +52,19 @@ class Sample:
 
         self._call = call
         size = ctypes.sizeof(Summary) + ctypes.sizeof(HotSeen)
-        self._memory = rmm.DeviceBuffer(size=12 * SAMPLE_SLOTS + size, stream=call.stream)
+        self._memory = rmm.DeviceBuffer(size=12 * tuning.SAMPLE_SLOTS + size, stream=call.stream)
         self.table = table = self._memory.ptr
-        self.summary = table + 12 * SAMPLE_SLOTS
+        self.summary = table + 12 * tuning.SAMPLE_SLOTS
         self._hot = self.summary + ctypes.sizeof(Summary)
-        fill(table, 0xFF, 12 * SAMPLE_SLOTS + size, call.handle)
+        fill(table, 0xFF, 12 * tuning.SAMPLE_SLOTS + size, call.handle)
         pointers = ctypes.c_void_p(table), ctypes.c_void_p(self.summary)
         for columns, first, end in call.pieces:
             segments = segments_of(first, end, call.rows)
             if segments:
                 piece = columns, ctypes.c_uint32(first), ctypes.c_uint32(end)
-                call.launch("sample", segments, SEGMENT, *piece, *pointers)
-        blocks = SAMPLE_SLOTS // 4 // SMALL_BLOCK
-        call.launch("summarise", blocks, SMALL_BLOCK, *pointers, ctypes.c_void_p(self._hot))
+                call.launch("sample", segments, tuning.SEGMENT, *piece, *pointers)
+        blocks = tuning.SAMPLE_SLOTS // 4 // tuning.SMALL_BLOCK
+        call.launch("summarise", blocks, tuning.SMALL_BLOCK, *pointers, ctypes.c_void_p(self._hot))
 
     @cached_property
     def _counts(self) -> Summary:
@@ -89,13 +78,13 @@ class Sample:
         of = self._counts.ranges
         return [bounds_of(of[2 * i], of[2 * i + 1]) for i in range(len(self._call.query.keys))]
 
-    def some_words(self) -> _Words:
+    def some_words(self) -> _Array:
         """Unmixed words of some of the keys, int64: those of as many slots as lie first."""
         slots = (ctypes.c_uint64 * _SOME_SLOTS)()
         read_back(self.table, slots, self._call.handle)
-        mixed: _Words = np.frombuffer(bytes(slots), dtype=np.uint64)
+        mixed: _Array = np.frombuffer(bytes(slots), dtype=np.uint64)
         # as unmix() of kernels/core/types.cuh
-        words: _Words = mixed[mixed < _NO_KEYS] * np.uint64(_GOLDEN_INVERSE)
+        words: _Array = mixed[mixed < _NO_KEYS] * np.uint64(_GOLDEN_INVERSE)
         words ^= words >> np.uint64(32)
         return words.view(np.int64)
 
@@ -115,12 +104,12 @@ class Sample:
     def estimate(self) -> KeySummary:
         """The summary of the keys."""
         hot = partial(_hot_keys, self._hot, self.numbers.hots, self._call)
-        return cardinality.estimate_groups(self._call.rows, self.numbers, hot)
+        return summary.estimate_groups(self._call.rows, self.numbers, hot)
 
 
 def segments_of(first: int, end: int, rows: int) -> int:
     """How many of the sample's segments, evenly over all rows, begin in a piece of them."""
-    of = cardinality.SEGMENTS
+    of = summary.SEGMENTS
     return -(-end * of // rows) - -(-first * of // rows)
 
 
@@ -143,7 +132,7 @@ def estimated(call: Call, forced: str, sample: Sample) -> KeySummary:
 
 def sampled(call: Call, forced: str) -> bool:
     """Whether a sample is taken: of few rows it would cost more than it saves."""
-    return call.rows >= cardinality.SAMPLED_FROM or (forced == "direct" and call.rows > 0)
+    return call.rows >= summary.SAMPLED_FROM or (forced == "direct" and call.rows > 0)
 
 
 def numbering_of(call: Call, sample: Sample, decision: Decision) -> Numbering | None:
@@ -171,11 +160,11 @@ def _hot_keys(address: int, hots: int, call: Call) -> list[tuple[int, int, int]]
     """Words, rows and segments of the hot keys that the sample reports."""
     if not hots:
         return []
-    hot, reported = HotSeen(), min(hots, HOT_TOLD)
+    hot, reported = HotSeen(), min(hots, tuning.HOT_TOLD)
     read_back(address, hot, call.handle)
     words = np.frombuffer(hot.words, np.uint64, reported)
     counts = np.frombuffer(hot.counts, np.uint32, reported)
-    rows, segments = counts % (1 << SEGMENTS_FROM_BIT), counts >> SEGMENTS_FROM_BIT
+    rows, segments = counts % (1 << tuning.SEGMENTS_FROM_BIT), counts >> tuning.SEGMENTS_FROM_BIT
     return list(zip(words.tolist(), rows.tolist(), segments.tolist(), strict=True))
 
 
@@ -185,17 +174,17 @@ def _counted(call: Call) -> int:
 
     def launch(memory: ctypes.c_void_p) -> None:
         for columns, first, end in call.pieces:
-            blocks = call.spread(end - first, COUNT_KEYS_THREADS, waves=4)
-            blocks += -blocks % COUNTED_PARTS
+            blocks = call.spread(end - first, tuning.COUNT_KEYS_THREADS, waves=4)
+            blocks += -blocks % tuning.COUNTED_PARTS
             piece = columns, ctypes.c_uint32(first), ctypes.c_uint32(end)
-            call.launch("count_keys", blocks, COUNT_KEYS_THREADS, *piece, memory)
+            call.launch("count_keys", blocks, tuning.COUNT_KEYS_THREADS, *piece, memory)
 
     call.read_summary(launch, registers, 0)
-    ranks = np.frombuffer(bytes(registers), dtype=np.uint32).reshape(COUNTED_PARTS, REGISTERS)
+    ranks = np.frombuffer(bytes(registers), dtype=np.uint32).reshape(-1, REGISTERS)
     return min(call.rows, keys_of_all(ranks))
 
 
-def keys_of_all(ranks: _Ranks) -> int:
+def keys_of_all(ranks: _Array) -> int:
     """The number of keys in all rows, from registers of four sixteenths of them.
 
     How much twice the rows show is seen twice, of one sixteenth and of two, and extrapolated for
@@ -203,7 +192,7 @@ def keys_of_all(ranks: _Ranks) -> int:
     16 million keys, of 4 to 100 million rows and with exponents from 0.3 to 1.5, the mean error is
     between -2 and 6 %.
     """
-    parts = range(COUNTED_PARTS)
+    parts = range(tuning.COUNTED_PARTS)
     one = statistics.fmean(distinct_keys(ranks[i]) for i in parts)
     pairs = [np.maximum(ranks[i], ranks[j]) for i in parts for j in parts if i < j]
     two = statistics.fmean(distinct_keys(pair) for pair in pairs)
@@ -219,7 +208,7 @@ def keys_of_all(ranks: _Ranks) -> int:
     return round(four * 2**doublings)
 
 
-def distinct_keys(ranks: _Ranks) -> float:
+def distinct_keys(ranks: _Array) -> float:
     """The estimate of HyperLogLog's registers (Flajolet et al. 2007, section 4).
 
     A register has the highest position of a first one bit, 0 for none. The standard error is 1.1 %.

@@ -15,6 +15,7 @@ from dask_gpuagg.cuda.choice import costs
 from dask_gpuagg.cuda.choice.cost_model import Observation, error_of, fit, plain
 from dask_gpuagg.cuda.choice.costs import Costs
 from dask_gpuagg.cuda.runtime import driver
+from dask_gpuagg.cuda.runtime.disk_cache import cache_directory
 from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch, current_device
 from dask_gpuagg.cuda.sampling import repeat
 
@@ -66,18 +67,17 @@ def calibrate(rows: int = ROWS) -> int:
         print(f"dask-gpuagg calibrate: nothing to measure: {reason}", file=sys.stderr)
         return 1
     device = current_device()
-    path = costs.path_of(device)
-    if path is None:
+    directory = cache_directory()
+    if directory is None:
         print("dask-gpuagg calibrate: no kernel cache to keep the constants in", file=sys.stderr)
         return 1
+    path = costs.path_of(device, directory)
     before = costs.shipped(device)
     l2_megabytes = device.l2_bytes / 1e6 or before.costs.l2_megabytes
-    start = replace(before.costs, l2_megabytes=l2_megabytes)
     observations = list(measured(rows, device))
-    fitted = fit(observations, start)
-    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    fitted = fit(observations, replace(before.costs, l2_megabytes=l2_megabytes))
     more = {
-        "date": date,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "driver": driver.driver_version(),
         "dask_gpuagg": __version__,
         "rows": rows,
@@ -130,13 +130,11 @@ def report(
         f"{name:16} {before[name]:10.4g} {value:10.4g}" for name, value in asdict(fitted).items()
     ]
     lines += ["", f"{'kernel':8} {'groups':>12} {'ms':>8} {'expected':>8}"]
-    for one in observations:
-        expected = one.expected(fitted)
-        groups = 0 if one.decision.estimate is None else one.decision.estimate.groups
-        ms = sum(one.kernel_ms[name] for name in expected)
-        lines.append(
-            f"{one.decision.kernel:8} {groups:12,} {ms:8.3f} {sum(expected.values()):8.3f}"
-        )
+    for observation in observations:
+        expected, decision = observation.expected(fitted), observation.decision
+        groups = 0 if decision.estimate is None else decision.estimate.groups
+        ms = sum(observation.kernel_ms[name] for name in expected)
+        lines.append(f"{decision.kernel:8} {groups:12,} {ms:8.3f} {sum(expected.values()):8.3f}")
     lines.append(f"typical error of a kernel {error_of(observations, fitted):.0%}")
     return "\n".join(lines)
 
@@ -167,8 +165,7 @@ def aggregator_of(columns: tuple[Any, Any, Any], five: bool) -> Any:
     aggregator = Aggregator([key], False)
     aggregator.sum(v)
     if five:
-        aggregator.count(v)
-        aggregator.min(v)
-        aggregator.max(v)
+        for aggregation in (aggregator.count, aggregator.min, aggregator.max):
+            aggregation(v)
         aggregator.mean(w)
     return aggregator

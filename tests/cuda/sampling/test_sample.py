@@ -12,10 +12,9 @@ import pytest
 from dask_gpuagg.cuda.choice.choose import decide
 from dask_gpuagg.cuda.choice.summary import ANY_WORD, KeySummary, estimate_groups
 from dask_gpuagg.cuda.query.forms import Stepped
-from dask_gpuagg.cuda.query.tuning import HOT_ROWS
+from dask_gpuagg.cuda.query.tuning import HOT_ROWS, HOT_TOLD, SEGMENTS_FROM_BIT
 from dask_gpuagg.cuda.sampling import sample
 from dask_gpuagg.cuda.sampling.sample import (
-    HOT_TOLD,
     REGISTERS,
     distinct_keys,
     keys_of_all,
@@ -138,7 +137,7 @@ def test_hot_keys_have_their_rows_and_segments(monkeypatch: pytest.MonkeyPatch) 
     def there(address: int, into: Any, stream: int) -> None:
         for i, (word, rows, segments) in enumerate(told):
             into.words[i] = word
-            into.counts[i] = rows | segments << sample.SEGMENTS_FROM_BIT
+            into.counts[i] = rows | segments << SEGMENTS_FROM_BIT
 
     monkeypatch.setattr(sample, "read_back", there)
     call: Any = SimpleNamespace(handle=0)
