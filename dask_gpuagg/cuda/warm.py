@@ -244,7 +244,7 @@ def work(everything: bool) -> dict[str, list[TranslationUnit]]:
 
 def units_of(keys: str, everything: bool) -> list[TranslationUnit]:
     """The different translation units of the common queries by a key."""
-    sources = {}
+    sources: dict[tuple[str, ...], TranslationUnit] = {}
     for asked, of_rows in common(keys):
         queries = units_of_dictionary(asked, everything) if of_rows and asked.outputs else []
         for query in representations_of(asked):

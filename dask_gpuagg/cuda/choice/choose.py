@@ -146,11 +146,11 @@ def _cheapest(case: Case, estimate: KeySummary, costs: Costs, memory: int | None
 
     times = [(expected_ms(query, rows, device, costs, c), c) for c in candidates if c is not None]
 
-    def handicapped(timed: tuple[float, Decision]) -> float:
+    def weigh(timed: tuple[float, Decision]) -> float:
         ms, decision = timed
         return ms / _WORTH if isinstance(decision, Lphga | SpEga) else ms
 
-    ms, chosen = min(times, key=handicapped)
+    ms, chosen = min(times, key=weigh)
     others = [f"{other.kernel} {other_ms:.2g}" for other_ms, other in times if other is not chosen]
     why = ", ".join([f"{chosen.why}: {ms:.2g} ms expected", *others])
     return replace(chosen, why=why, expected_ms=ms)

@@ -56,10 +56,9 @@ _NEAR, _NEAR_ROUNDS = 0.45, 3
 # What folding takes of a row and of a group (finding the slot, counting, finding the place), of a
 # row in each column, and of a row in each state, in searches, moves and comparisons of a row.
 _FOLD_FIND = 6.0
+_FOLD_MOVE, _FOLD_STATE = 0.3, 0.9
 # Where the slot is known, what is left of the first.
 _FOLD_STRIPED_FIND = 2.5
-_FOLD_MOVE = 0.3
-_FOLD_STATE = 0.9
 # Bytes of the slot of a table that holds keys alone, as far as they cost.
 _FOLD_SLOT = 8
 # Atomics that nothing is looked up before come so close together that each takes longer.
@@ -84,7 +83,8 @@ _RESOLUTION = 0.01
 # Weight of a constant's distance from its start: small, so that it matters only for constants that
 # the measurements do not determine.
 _INERTIA = 0.02
-_STEPS, _STEP = 100, 1e-4
+# Iterations of the fit, and by how much a logarithm is moved to find a slope.
+_ITERATIONS, _STEP = 100, 1e-4
 # Variants of a kernel, which the model gives the same constants.
 _PLAIN = ("direct", "hgb", "scatter", "aggregate", "fold")
 
@@ -361,7 +361,7 @@ def fit(observations: Sequence[Observation], start: Costs) -> Costs:
 
     x, damping = first, 1e-2
     errors = residuals(x)
-    for _ in range(_STEPS):
+    for _ in range(_ITERATIONS):
         slopes = np.stack([(residuals(x + h) - errors) / _STEP for h in _STEP * np.eye(len(x))], 1)
         normal = slopes.T @ slopes
         move = np.linalg.solve(
