@@ -17,10 +17,20 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from dask_gpuagg.cuda.choice import choose, partitions
+from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.cost_model import Observation, fit, plain
 from dask_gpuagg.cuda.choice.costs import Costs, known, shipped
-from dask_gpuagg.cuda.choice.decision import RECORDS, Decision, Hgb
+from dask_gpuagg.cuda.choice.decision import (
+    Decision,
+    Direct,
+    Hgb,
+    Lphga,
+    Pgb,
+    PgbFold,
+    PgbUr,
+    Sgb,
+    SpEga,
+)
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.forms import BY_ROW, CODED, FORMS, RANGED, STEPPED, WIDE_RANGED
 from dask_gpuagg.cuda.query.query import Query
@@ -39,6 +49,9 @@ _FLAGS = {
     "by_row": BY_ROW, "coded": CODED, "ranged": RANGED, "two_words": WIDE_RANGED,
     "stepped": STEPPED,
 }  # fmt: skip
+_RECORDS: dict[str, type[Decision]] = {"hgb_runs": Hgb} | {
+    record.kernel: record for record in (Lphga, SpEga, Sgb, Hgb, Direct, Pgb, PgbUr, PgbFold)
+}
 # Wanted: within NEAR times the best kernel in SHARE of the cells, within WORST in all of them.
 NEAR, SHARE, WORST = 1.1, 0.9, 1.5
 # Times the best kernel's time, within which others contend with it.
@@ -184,7 +197,7 @@ def output_of(saved: dict[str, Any]) -> KernelOutput:
 
 def decision_of(saved: dict[str, Any]) -> Decision:
     """A decision from its fields, which may be those of an earlier version."""
-    record = RECORDS[saved["kernel"]]
+    record = _RECORDS[saved["kernel"]]
     fields_of = known_fields(record, saved)
     if saved["estimate"] is not None:
         estimate = known_fields(KeySummary, saved["estimate"])
@@ -202,10 +215,7 @@ def known_fields(of: Any, saved: dict[str, Any]) -> dict[str, Any]:
 def observation(case: Case, measured: Measured) -> Observation:
     """A measured kernel as the model is fitted to it."""
     kernel_ms = {plain(name): ms for name, ms in measured.kernel_ms.items()}
-    tile = partitions.tile_of(case.query, case.device, measured.decision)
-    return Observation(
-        case.query, case.rows, measured.decision, case.device.multiprocessors, tile, kernel_ms
-    )
+    return Observation(case.query, case.rows, measured.decision, case.device, kernel_ms)
 
 
 def expected_ms(case: Case, measured: Measured, costs: Costs) -> float:

@@ -24,7 +24,6 @@ from typing import Any
 from benchmarks.gpu import report_head
 from benchmarks.kernel_inputs import TWO_VALUES, grouped, input_of
 from benchmarks.report import write
-from dask_gpuagg.cuda.choice import partitions
 from dask_gpuagg.cuda.choice.cost_model import Observation, plain
 from dask_gpuagg.cuda.choice.costs import Costs
 from dask_gpuagg.engines.device.calibrate import EXPERIMENTS, Experiment, aggregator_of
@@ -104,10 +103,7 @@ def launch(rows: int) -> None:
         aggregator.run(experiment.kernel)
         cp.cuda.runtime.deviceSynchronize()
         cp.cuda.runtime.profilerStop()
-        tile = partitions.tile_of(aggregator.query, device, run.decision)
-        seen = Observation(
-            aggregator.query, rows, run.decision, device.multiprocessors, tile, times
-        )
+        seen = Observation(aggregator.query, rows, run.decision, device, times)
         print(_LINE + json.dumps([number, expected(seen)]), flush=True)
 
 

@@ -30,6 +30,7 @@ import fnmatch
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import groupby
@@ -63,6 +64,7 @@ from benchmarks.kernel_inputs import (
     value_columns,
 )
 from benchmarks.report import write
+from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.runtime.driver import current_device
 
@@ -225,10 +227,21 @@ def both_arms(frame: Any, cell: Cell) -> Arms:
     }
 
 
+@contextmanager
+def forgotten() -> Iterator[None]:
+    """Repeat no decision inside; those before stay for afterwards."""
+    from dask_gpuagg.cuda.sampling import repeat
+
+    before = repeat._known, repeat._refused
+    repeat._known, repeat._refused = Cache(64), Cache(64)
+    try:
+        yield
+    finally:
+        repeat._known, repeat._refused = before
+
+
 def kernels_arms(frame: Any, cell: Cell) -> Arms:
     """Both arms, and ours as if no rows like these had been grouped before."""
-    from dask_gpuagg.cuda.sampling.repeat import forgotten
-
     calls = both_arms(frame, cell)
     spec = {c: names if len(names) > 1 else names[0] for c, names in SPECS[cell.query].items()}
 

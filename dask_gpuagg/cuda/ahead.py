@@ -7,7 +7,6 @@ call says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from dask_gpuagg.cuda.algorithms import pgb, tables
@@ -28,20 +27,14 @@ _ALWAYS = (CORE, "sample", "bytes", "ranges", "codes")
 # What else a call may launch, whatever was decided.
 _SOMETIMES = ("words", "verify", "count", "lphga", "absorb")
 
-# A query, with units of its kernels.
-Wanted = list[tuple[Query, str]]
+# Queries, with units of their kernels.
+Units = list[tuple[Query, str]]
 
 
 def compile_ahead(query: Query, rows: int, groups: int | None = None) -> None:
     """Let the kernels be compiled that another such call is likely to launch.
 
-    Parameters
-    ----------
-    query : Query
-    rows : int
-        Of the call that was.
-    groups : int, optional
-        None where they are not known yet: then only what is needed however many they are.
+    Where the number of groups is not known yet, only what is needed however many they are.
     """
     device = current_device()
     for asked, unit in likely(query, rows, groups, device):
@@ -55,42 +48,33 @@ def begin(query: Query, device: Device, decision: Decision) -> None:
             prepared(asked, device)[1].begin(unit)
 
 
-def likely(query: Query, rows: int, groups: int | None, device: Device) -> Wanted:
-    """What a call is likely to need, what it needs surely in front.
-
-    Parameters
-    ----------
-    query : Query
-    rows : int
-    groups : int, optional
-        None where they are not known.
-    device : Device
-
-    Returns
-    -------
-    list of (Query, str)
-        Each with a unit that it has.
-    """
+def likely(query: Query, rows: int, groups: int | None, device: Device) -> Units:
+    """Queries with units of theirs that a call is likely to need, what it needs surely in front."""
     if rows < summary.SAMPLED_FROM:
         return [(query, unit) for unit in first_units(query.units, sampled=False)]
     # a sample usually finds the first of the narrower representations of the keys, if there are any
     asked = representations_of(query)[:2]
-    texts = may_serve(query, rows, groups)
     surely = [[(form, unit) for unit in _ALWAYS] for form in asked]
     decided = [_decided(form, rows, groups, device) for form in asked]
-    if texts:
+    if may_serve(query, rows, groups):
         numbers = numbered(query)
         surely.append([(numbers, CORE), (numbers, "sample")])
         surely.append([(query.texts, unit) for unit in ("sample", *DICTIONARY)])
         decided.append(_decided(numbers, rows, groups, device))
         # their numbers are grouped instead
-        decided.sort(key=lambda found: bool(found) and found[0][0].form == HASHED)
+        decided.sort(key=lambda units: bool(units) and units[0][0].form == HASHED)
     others = [] if groups is None else [[(form, unit) for unit in _SOMETIMES] for form in asked]
-    found = [*_in_turns(surely), *_in_turns(decided), *_in_turns(others)]
-    return list(dict.fromkeys(one for one in found if one[1] in one[0].units))
+    in_turns = [
+        pair
+        for queries in (surely, decided, others)
+        for turn in zip_longest(*queries)
+        for pair in turn
+        if pair is not None and pair[1] in pair[0].units
+    ]
+    return list(dict.fromkeys(in_turns))
 
 
-def _decided(query: Query, rows: int, groups: int | None, device: Device) -> Wanted:
+def _decided(query: Query, rows: int, groups: int | None, device: Device) -> Units:
     """What the decision for so many groups launches."""
     if not groups:
         return []
@@ -102,7 +86,7 @@ def _decided(query: Query, rows: int, groups: int | None, device: Device) -> Wan
     return units
 
 
-def units_of(query: Query, device: Device, decision: Decision) -> Wanted:
+def units_of(query: Query, device: Device, decision: Decision) -> Units:
     """The units of the kernels that a decision launches, what takes longest to compile in front."""
     if isinstance(decision, Partitioned):
         of_partitions = decision.partition_query(query)
@@ -112,8 +96,3 @@ def units_of(query: Query, device: Device, decision: Decision) -> Wanted:
         return [(query, unit_of(tables.kernel_of_decision(decision)))]
     # tables and sorted keys: units are named as kernels are
     return [(query, decision.kernel)]
-
-
-def _in_turns(parts: Sequence[Wanted]) -> Iterator[tuple[Query, str]]:
-    for turn in zip_longest(*parts):
-        yield from (one for one in turn if one is not None)

@@ -6,7 +6,6 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from dask_gpuagg.cuda.dictionary import units_of_dictionary
 from dask_gpuagg.cuda.keys.words import representations_of
@@ -15,12 +14,7 @@ from dask_gpuagg.cuda.query.instantiations import TranslationUnit, first_units, 
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime import driver
-from dask_gpuagg.cuda.runtime.compiler import (
-    CompileError,
-    cubins,
-    is_cached,
-    supported_architectures,
-)
+from dask_gpuagg.cuda.runtime.compiler import CompileError, cubins, kept, supported_architectures
 from dask_gpuagg.cuda.runtime.disk_cache import cache_directory
 
 # ---- queries that are common ---------------------------------------------------------------------
@@ -51,43 +45,43 @@ AGGREGATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
 WHOLE = "median of float64"
 
 
-class Common(NamedTuple):
-    """A query, and whether it is of rows, which may be many, or of partials."""
+def common(keys: str) -> Iterator[tuple[Query, bool]]:
+    """The queries of all ``AGGREGATIONS`` by a key of ``KEYS``, and whether they are of rows.
 
-    query: Query
-    of_rows: bool
-
-
-def common(keys: str) -> Iterator[Common]:
-    """The queries of all ``AGGREGATIONS`` by a key of ``KEYS``.
-
-    Each of rows in one pass, of rows to partials, and of partials merged and finished.
+    Of rows in one pass, of rows to partials, of partials merged and finished; and those that number
+    the rows' groups.
     """
     parts = KEYS[keys]
     for aggregations in AGGREGATIONS.values():
-        yield Common(_in_one_pass(parts, aggregations), True)
-        yield Common(_to_partials(parts, aggregations), True)
-        yield Common(_merged(parts, aggregations), False)
-        yield Common(_finished(parts, aggregations), False)
+        yield _query(parts, aggregations, merged=False, finished=True), True
+        yield _query(parts, aggregations, merged=False, finished=False), True
+        yield _query(parts, aggregations, merged=True, finished=False), False
+        yield _query(parts, aggregations, merged=True, finished=True), False
     for keep_nulls in (False, True):
-        yield Common(_Pass(parts, keep_nulls).query, True)
+        yield _Pass().query(parts, keep_nulls), True
+
+
+# An aggregation or a state, its column and the type of that.
+Use = tuple[str, str, str]
+# The states of aggregations that are none themselves.
+_STATES = {"mean": ("fsum", "count"), "std": ("moments",)}
+_MOMENTS = {"MomentRows": "i64", "MomentMean": "f64", "MomentM2": "f64", "MomentLoss": "f64"}
 
 
 class _Pass:
-    def __init__(self, keys: tuple[KeyPart, ...], keep_nulls: bool) -> None:
-        self._keys, self._keep_nulls = keys, keep_nulls
+    """Collects the parts of a query."""
+
+    def __init__(self) -> None:
         self._inputs: dict[str, ValuePart] = {}
         self._states: list[KernelState] = []
         self._outputs: list[KernelOutput] = []
 
-    @property
-    def query(self) -> Query:
+    def query(self, keys: tuple[KeyPart, ...], keep_nulls: bool) -> Query:
         inputs, states = tuple(self._inputs.values()), tuple(self._states)
-        asked = Query(self._keys, self._keep_nulls, inputs, states, tuple(self._outputs))
-        return canonical(asked).query
+        return canonical(Query(keys, keep_nulls, inputs, states, tuple(self._outputs))).query
 
-    def state(self, policy: str, *columns: tuple[str, str], of_type: str | None = None) -> int:
-        """The number of a state of some columns, each by its name and type."""
+    def _state(self, policy: str, *columns: tuple[str, str], of_type: str | None = None) -> int:
+        """The number of a state of some columns, which are names and types."""
         for name, ctype in columns:
             self._inputs.setdefault(name, ValuePart(ctype, False))
         places = tuple(list(self._inputs).index(name) for name, _ in columns)
@@ -96,125 +90,81 @@ class _Pass:
             self._states.append(state)
         return self._states.index(state)
 
-    def add(
+    def state(self, use: Use, merged: bool) -> int:
+        """The number of a state over rows, or over the fields of partials."""
+        name, column, ctype = use
+        columns = [(column, ctype)]
+        if merged:
+            fields = {"moments": ("i64", "f64", "f64"), "count": ("i64",), "fsum": ("f64",)}
+            types = fields.get(name, (ctype,))
+            columns = [(f"{name} {column} {i}", field) for i, field in enumerate(types)]
+        match name:
+            case "moments":
+                return self._state("MergedMoments" if merged else "Moments", *columns)
+            case "min" | "max":
+                return self._state(name.capitalize(), *columns, of_type=ctype)
+            case "count" if not merged:
+                return self._state("Size")
+        return self._state("FloatSum" if name == "fsum" else "IntegerSum", *columns)
+
+    def output(
         self,
         policy: str,
-        states: int | tuple[int, ...],
+        states: Sequence[int],
         ctype: str,
         nullable: bool = False,
         constants: tuple[int, ...] = (),
     ) -> None:
-        states = states if isinstance(states, tuple) else (states,)
-        self._outputs.append(KernelOutput(policy, states, ctype, nullable, constants))
+        self._outputs.append(KernelOutput(policy, tuple(states), ctype, nullable, constants))
 
-    def sum(self, column: tuple[str, str], in_floats: bool = False) -> None:
-        floats = in_floats or column[1] in ("f32", "f64")
-        policy, ctype = ("FloatSum", "f64") if floats else ("IntegerSum", "i64")
-        self.add("Field", self.state(policy, column), ctype)
+    def fields(self, use: Use, merged: bool) -> None:
+        """The outputs that are a state's fields."""
+        name, _, ctype = use
+        states = [self.state(use, merged)]
+        match name:
+            case "moments":
+                for policy, field in _MOMENTS.items():
+                    self.output(policy, states, field)
+            case "min" | "max":
+                self.output("Extreme", states, ctype)
+            case _:
+                self.output("Field", states, "f64" if name == "fsum" else "i64")
 
-    def extreme(self, name: str, column: tuple[str, str]) -> None:
-        state = self.state(name.capitalize(), column, of_type=column[1])
-        self.add("Extreme", state, column[1])
-
-    def moments(self, state: int) -> None:
-        self.add("MomentRows", state, "i64")
-        self.add("MomentMean", state, "f64")
-        self.add("MomentM2", state, "f64")
-        self.add("MomentLoss", state, "f64")
-
-    def spread(self, state: int) -> None:
-        """The standard deviation."""
-        self.add("Spread", state, "f64", True, constants=(1, 1))
-        self.add("MomentLoss", state, "f64")
-
-
-Wanted = Sequence[tuple[str, str, str]]
-_STATES = {"mean": ("fsum", "count"), "std": ("moments",)}
+    def result(self, use: Use, merged: bool) -> None:
+        """The output of an aggregation."""
+        uses = _uses([use])
+        match use[0]:
+            case "mean":
+                states = [self.state(part, merged) for part in uses]
+                self.output("Mean", states, "f64", nullable=merged)
+            case "std":
+                states = [self.state(uses[0], merged)]
+                self.output("Spread", states, "f64", True, constants=(1, 1))
+                self.output("MomentLoss", states, "f64")
+            case _:
+                self.fields(uses[0], merged)
 
 
-def _uses(aggregations: Wanted) -> list[tuple[str, str, str]]:
-    """The states that partials have: each once, with its column."""
+def _uses(aggregations: Sequence[Use]) -> list[Use]:
+    """The states that partials have, without repetition."""
     uses = [(s, column, t) for name, column, t in aggregations for s in _STATES.get(name, (name,))]
     # a sum of floats is a state of its mean too
     named = [("fsum" if s == "sum" and t[0] == "f" else s, column, t) for s, column, t in uses]
     return list(dict.fromkeys(named))
 
 
-def _fields(use: tuple[str, str, str]) -> list[tuple[str, str]]:
-    """The columns of a state in partials, each by its name and type."""
-    state, column, ctype = use
-    types = {
-        "fsum": ("f64",), "sum": ("i64",), "count": ("i64",), "min": (ctype,), "max": (ctype,),
-        "moments": ("i64", "f64", "f64"),
-    }[state]  # fmt: skip
-    return [(f"{state} {column} {i}", t) for i, t in enumerate(types)]
-
-
-def _in_one_pass(keys: tuple[KeyPart, ...], aggregations: Wanted) -> Query:
-    query = _Pass(keys, False)
-    for name, column, ctype in aggregations:
-        of = (column, ctype)
-        match name:
-            case "mean":
-                query.add("Mean", (query.state("FloatSum", of), query.state("Size")), "f64")
-            case "std":
-                query.spread(query.state("Moments", of))
-            case _:
-                _update(query, name, of)
-    return query.query
-
-
-def _update(query: _Pass, state: str, of: tuple[str, str]) -> None:
-    match state:
-        case "sum" | "fsum":
-            query.sum(of, state == "fsum")
-        case "count":
-            query.add("Field", query.state("Size"), "i64")
-        case "moments":
-            query.moments(query.state("Moments", of))
-        case _:
-            query.extreme(state, of)
-
-
-def _to_partials(keys: tuple[KeyPart, ...], aggregations: Wanted) -> Query:
-    query = _Pass(keys, False)
-    for state, column, ctype in _uses(aggregations):
-        _update(query, state, (column, ctype))
-    return query.query
-
-
-def _merged(keys: tuple[KeyPart, ...], aggregations: Wanted) -> Query:
-    query = _Pass(keys, True)
-    for use in _uses(aggregations):
-        _merge(query, use)
-    return query.query
-
-
-def _merge(query: _Pass, use: tuple[str, str, str]) -> None:
-    state, fields = use[0], _fields(use)
-    match state:
-        case "moments":
-            query.moments(query.state("MergedMoments", *fields))
-        case "min" | "max":
-            query.extreme(state, fields[0])
-        case _:
-            query.sum(fields[0])
-
-
-def _finished(keys: tuple[KeyPart, ...], aggregations: Wanted) -> Query:
-    query = _Pass(keys, True)
-    for name, column, ctype in aggregations:
-        uses = _uses([(name, column, ctype)])
-        match name:
-            case "mean":
-                total, count = (_fields(use)[0] for use in uses)
-                states = query.state("FloatSum", total), query.state("IntegerSum", count)
-                query.add("Mean", states, "f64", True)
-            case "std":
-                query.spread(query.state("MergedMoments", *_fields(uses[0])))
-            case _:
-                _merge(query, uses[0])
-    return query.query
+def _query(
+    keys: tuple[KeyPart, ...], aggregations: Sequence[Use], merged: bool, finished: bool
+) -> Query:
+    """The query of rows or of partials, to results or to partials."""
+    query = _Pass()
+    if finished:
+        for use in aggregations:
+            query.result(use, merged)
+    else:
+        for use in _uses(aggregations):
+            query.fields(use, merged)
+    return query.query(keys, keep_nulls=merged)
 
 
 # ---- compiling them ------------------------------------------------------------------------------
@@ -224,18 +174,7 @@ _NUMBERING = ("encode", "scan", "range")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line.
-
-    Parameters
-    ----------
-    arguments : sequence of str
-        What follows ``dask-gpuagg warm``.
-
-    Returns
-    -------
-    int
-        Exit status: 1 where nothing can be compiled or kept, or a unit failed.
-    """
+    """Run ``dask-gpuagg warm``; 1 where nothing can be compiled or kept, or a unit failed."""
     parser = argparse.ArgumentParser(
         prog="dask-gpuagg warm",
         description="Compile the kernels of common queries into the kernel cache: "
@@ -257,9 +196,12 @@ def main(arguments: Sequence[str]) -> int:
         supported = supported_architectures()
     except CompileError as error:
         return _failed(str(error))
-    architectures = options.architecture or _present()
+    architectures = options.architecture
     if not architectures:
-        return _failed(f"{driver.unavailable()}; name an --architecture")
+        obstacle = driver.unavailable()
+        if obstacle is not None:
+            return _failed(f"{obstacle}; name an --architecture")
+        architectures = [driver.current_device().architecture]
     for architecture in architectures:
         if architecture not in supported:
             return _failed(f"NVRTC compiles for {', '.join(supported)}, not for {architecture}")
@@ -271,28 +213,17 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def warm(architecture: str, everything: bool = False) -> int:
-    """Compile what is not in the cache, and print what was done.
+    """Compile what is not in the cache, and print what was done; 1 if a unit failed.
 
-    Parameters
-    ----------
-    architecture : str
-    everything : bool
-        Whether kernels for many groups are compiled too.
-
-    Returns
-    -------
-    int
-        1 if a unit failed.
+    Kernels for many groups are compiled where ``everything`` is.
     """
     failures = 0
     started = time.perf_counter()
-    work = {f"by {keys}": list(units_of(keys, everything)) for keys in KEYS}
-    work["sorting and selecting"] = _of_values()
-    for name, units in work.items():
+    for name, units in work(everything).items():
         begun = time.perf_counter()
-        missing = [unit for unit in units if not is_cached(unit, architecture)]
+        missing = [unit for unit in units if kept(unit, architecture) is None]
         compiled = cubins([(unit, architecture) for unit in missing])
-        errors = [one for one in compiled if isinstance(one, CompileError)]
+        errors = [error for error in compiled if isinstance(error, CompileError)]
         took = time.perf_counter() - begun
         print(
             f"{architecture}, {name}: {len(missing) - len(errors)} units compiled in {took:.1f} s, "
@@ -305,9 +236,15 @@ def warm(architecture: str, everything: bool = False) -> int:
     return min(failures, 1)
 
 
-def units_of(keys: str, everything: bool) -> Iterator[TranslationUnit]:
-    """The translation units of the common queries by a key, each once."""
-    seen = set()
+def work(everything: bool) -> dict[str, list[TranslationUnit]]:
+    """The translation units to compile, by what they are for."""
+    units = {f"by {keys}": units_of(keys, everything) for keys in KEYS}
+    return units | {"sorting and selecting": [sorting(), selecting("f64")]}
+
+
+def units_of(keys: str, everything: bool) -> list[TranslationUnit]:
+    """The different translation units of the common queries by a key."""
+    sources: dict[tuple[str, ...], TranslationUnit] = {}
     for asked, of_rows in common(keys):
         queries = units_of_dictionary(asked, everything) if of_rows and asked.outputs else []
         for query in representations_of(asked):
@@ -316,20 +253,9 @@ def units_of(keys: str, everything: bool) -> Iterator[TranslationUnit]:
                 likely += tuple(unit for unit in _NUMBERING if unit in query.units)
             queries.append((query, query.units if everything else likely))
         for query, units in queries:
-            for unit in units:
-                source = query.source(unit)
-                text = (source.source, *source.kernels.values())
-                if text not in seen:
-                    seen.add(text)
-                    yield source
-
-
-def _of_values() -> list[TranslationUnit]:
-    return [sorting(), selecting("f64")]
-
-
-def _present() -> list[str]:
-    return [] if driver.unavailable() else [driver.current_device().architecture]
+            for source in map(query.source, units):
+                sources.setdefault((source.source, *source.kernels.values()), source)
+    return list(sources.values())
 
 
 def _failed(reason: str) -> int:

@@ -208,7 +208,7 @@ def _pinned(number: int) -> tuple[int, int]:
         try:
             return int(checked(bindings().cuMemHostAlloc(number * _BUFFER_BYTES, 0))), number
         except DriverError as error:
-            if not error.passes:
+            if not error.is_transient:
                 raise
         number //= 2
     raise MemoryError(f"no pinned host memory of {_BUFFER_BYTES} bytes")

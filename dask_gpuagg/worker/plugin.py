@@ -48,9 +48,9 @@ class GpuWorker(WorkerPlugin):
     ``dask_cudf`` is imported as the worker starts, where it is installed: by it Dask knows how
     large the partitions are that arrive.
 
-    The worker's metrics hold what was found: versions, device, memory resource, or why kernels
-    cannot run there; whether kernels were made ready; and the most device memory that was in use,
-    where it is counted, as of the pool, and how much is spilled, in bytes.
+    The worker's metrics hold versions, device, memory resource, or why kernels cannot run there;
+    whether kernels are ready; and bytes of device memory: the most that were in use, where it is
+    counted, as of the pool, and those that are spilled.
 
     Python's garbage collector leaves out what the process has loaded by then (``gc.freeze``): with
     cuDF each full collection, in the middle of some query, would take a tenth of a second or two.
@@ -73,7 +73,7 @@ class GpuWorker(WorkerPlugin):
 
     def setup(self, worker: Any) -> None:
         """Called by the worker."""
-        self._closing = threading.Event()
+        closing = self._closing = threading.Event()
         report = setup_device(self.pool)
         measured = (lambda _: report) if "device" not in report else lambda w: report | usage(w)
         # in a new mapping: a heartbeat may be reading this one
@@ -82,11 +82,16 @@ class GpuWorker(WorkerPlugin):
             return
         if worker.nanny is not None:
             # the process is the worker's own: no object of a user's is there yet
-            leave_out_what_is_loaded()
+            gc.collect()
+            gc.freeze()
         if self.examples:
             report["kernels"] = "being made ready"
+
+            def make_ready() -> None:
+                report["kernels"] = warm(self.examples, lambda: not closing.is_set())
+
             # in the background: queries that arrive earlier compile what they need themselves
-            self._warming = threading.Thread(target=self._warm, args=(report,), daemon=True)
+            self._warming = threading.Thread(target=make_ready, daemon=True)
             self._warming.start()
 
     def teardown(self, worker: Any) -> None:
@@ -95,17 +100,6 @@ class GpuWorker(WorkerPlugin):
             self._closing.set()
         if self._warming is not None:
             self._warming.join(timeout=30)
-
-    def _warm(self, report: dict[str, Any]) -> None:
-        closing = self._closing
-        done = warm(self.examples, lambda: closing is None or not closing.is_set())
-        report["kernels"] = done
-
-
-def leave_out_what_is_loaded() -> None:
-    """Let full collections of garbage leave out all objects that there are now."""
-    gc.collect()
-    gc.freeze()
 
 
 def copy_files_by_all_cores() -> None:
@@ -116,10 +110,9 @@ def copy_files_by_all_cores() -> None:
 
 
 def know_sizes() -> None:
-    """Let Dask know how large cuDF's frames are, from the first partition that arrives.
+    """Let Dask know how large cuDF's frames are, which it learns from dask_cudf.
 
-    It learns that from dask_cudf, which tasks import late or never. Until then each frame counts as
-    a few bytes, and dask-cuda spills none of them.
+    Tasks import that late or never; until then frames count as a few bytes, and none is spilled.
     """
     if importlib.util.find_spec("dask_cudf") is not None:
         importlib.import_module("dask_cudf")
@@ -143,40 +136,28 @@ def setup_device(pool: str | int | None) -> dict[str, Any]:
         resource = rmm.mr.PoolMemoryResource(resource, initial_pool_size=parse_bytes(pool))
         # counted outside of the pool: what it takes from the device says nothing about its use
         rmm.mr.set_current_device_resource(rmm.mr.StatisticsResourceAdaptor(resource))
-    names = (type(each).__name__ for each in resources())
+    names = (type(resource).__name__ for resource in resources())
     # adaptors count, limit or log what another one hands out
     memory = next((n for n in names if not n.endswith("Adaptor")), type(resource).__name__)
     return report | {"device": driver.current_device().name, "memory": memory}
 
 
 def usage(worker: Any) -> dict[str, int]:
-    """Bytes of device memory that a worker reports with each heartbeat.
+    """Bytes of device memory that a worker reports with its heartbeats.
 
-    Returns
-    -------
-    dict of str to int
-        ``peak_bytes``: the most that was allocated at a time, where an RMM resource counts it, as
-        that of ``GpuWorker``'s pool does. ``spilled_bytes``: data of the device that dask-cuda and
-        cuDF have moved to host memory.
+    ``peak_bytes`` is the most that was allocated at a time, where an RMM resource counts it, as
+    that of ``GpuWorker``'s pool does. ``spilled_bytes`` are data of the device that dask-cuda and
+    cuDF have moved to host memory.
     """
-    spilled = {"spilled_bytes": _spilled_by_worker(worker) + spilled_by_cudf()}
-    peak = peak_bytes()
-    return spilled if peak is None else {"peak_bytes": peak, **spilled}
-
-
-def peak_bytes() -> int | None:
-    """The most bytes that RMM has handed out at a time; ``None`` where nothing counts them."""
-    counts = (getattr(resource, "allocation_counts", None) for resource in resources())
-    return next((int(count.peak_bytes) for count in counts if count is not None), None)
-
-
-def _spilled_by_worker(worker: Any) -> int:
-    """Bytes that dask-cuda's ``DeviceHostFile`` has moved."""
     data = getattr(worker, "data", None)
-    keys, host = getattr(data, "device_keys", ()), getattr(data, "host", {})
-    # tasks change both meanwhile
-    values = [host.get(key) for key in tuple(keys)]
-    return sum(sizeof(value) for value in values if value is not None)
+    # of dask-cuda's ``DeviceHostFile``; tasks change both meanwhile
+    keys, host = tuple(getattr(data, "device_keys", ())), getattr(data, "host", {})
+    values = [host.get(key) for key in keys]
+    spilled = sum(sizeof(value) for value in values if value is not None) + spilled_by_cudf()
+    counts = (getattr(resource, "allocation_counts", None) for resource in resources())
+    peaks = [int(count.peak_bytes) for count in counts if count is not None]
+    report = {"peak_bytes": peaks[0]} if peaks else {}
+    return report | {"spilled_bytes": spilled}
 
 
 def spilled_by_cudf() -> int:

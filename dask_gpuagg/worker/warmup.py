@@ -31,19 +31,12 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Example:
-    """A group-by whose kernels are made ready.
-
-    Attributes
-    ----------
-    plan : Plan
-    meta : DataFrame or Series
-        Of the result, empty.
-    units : tuple of str
-        Parts of the translation unit (see ``dask_gpuagg.cuda.query.query``); all if empty.
-    """
+    """A group-by whose kernels are made ready."""
 
     plan: Plan
+    # of the result, empty
     meta: Any
+    # parts of the translation unit (see ``dask_gpuagg.cuda.query.query``); all if empty
     units: tuple[str, ...] = ()
 
 
@@ -58,12 +51,9 @@ def usual_examples() -> list[Example]:
 
 
 def examples_of(collection: Any) -> list[Example]:
-    """The group-bys of a query.
+    """The group-bys of a collection.
 
-    Parameters
-    ----------
-    collection : dask.dataframe collection
-        Made while the plugin was on, where it uses aggregations that stock Dask refuses.
+    It was made while the plugin was on, where it uses aggregations that stock Dask refuses.
 
     Raises
     ------
@@ -122,10 +112,7 @@ def _rehearse(example: Example) -> None:
 def _two_rows(dtype: Any) -> Any:
     import cudf
 
-    match dtype_class(dtype):
-        case "string":
-            return cudf.Series(["a", "b"])
-        case "category":
-            return cudf.Series(["a", "b"], dtype="category")
-        case _:
-            return cudf.Series([0, 1]).astype(dtype)
+    if dtype_class(dtype) in ("string", "category"):
+        texts = cudf.Series(["a", "b"])
+        return texts if dtype_class(dtype) == "string" else texts.astype("category")
+    return cudf.Series([0, 1]).astype(dtype)

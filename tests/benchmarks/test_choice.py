@@ -50,8 +50,7 @@ class Simulated:
         if stopwatch is not None:
             expected = {"sgb": 5.0}
             if made.kernel != "sgb":
-                tile = partitions.tile_of(QUERY, H200, made)
-                expected = expected_kernel_ms(COSTS, QUERY, ROWS, made, H200.multiprocessors, tile)
+                expected = expected_kernel_ms(COSTS, QUERY, ROWS, made, H200)
             slow = self.slow(made.kernel)
             stopwatch.update({"sample": 0.01} | {n: ms * slow for n, ms in expected.items()})
         groups = self.estimate.groups
@@ -141,7 +140,7 @@ def test_what_is_expected_to_take_long_is_left_out(result: Callable[..., Path]) 
 def test_a_kernel_that_does_not_admit_the_input_is_left_out(
     result: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choose, "in_partitions", lambda *_, **__: None)
+    monkeypatch.setattr(partitions, "in_partitions", lambda *_, **__: None)
     for cell in json.loads(result(as_expected).read_text())["cells"]:
         assert {"pgb", "pgb_ur"} <= set(cell["left_out"])
         assert not {"pgb", "pgb_ur"} & set(cell["kernels"])

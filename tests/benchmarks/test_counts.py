@@ -36,7 +36,7 @@ PRINTED = """\
 def seen(kernel: str, *names: str) -> Observation:
     about = KeySummary(1_000, 1_000, 0.0, 1e-3, bounds=(0, 1_000))
     decision = choose.decide(SUM, ROWS, about, H200, kernel)
-    return Observation(SUM, ROWS, decision, 132, 4096, dict.fromkeys(names, 1.0))
+    return Observation(SUM, ROWS, decision, H200, dict.fromkeys(names, 1.0))
 
 
 def test_launches_between_marks_are_one_experiment_and_variants_one_kernel() -> None:

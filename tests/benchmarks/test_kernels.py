@@ -23,6 +23,7 @@ from benchmarks.kernels import PARTS, SPECS
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.decision import Lphga
 from dask_gpuagg.cuda.sampling import repeat
+from tests.cuda.sampling.test_repeat import HGB, SORTED, call_of, numbers
 from tests.running import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results" / "nvidia-h200"
@@ -146,7 +147,7 @@ def test_every_arm_is_called(part: str, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(kernels, "column", lambda frame, label: MagicMock(name=label))
     monkeypatch.setattr(kernels, "engine_arm", lambda *_, **__: lambda: "a frame")
     monkeypatch.setattr(kernels, "value_columns", lambda values, rows: list(values.types))
-    monkeypatch.setattr(repeat, "forgotten", nullcontext)
+    monkeypatch.setattr(kernels, "forgotten", nullcontext)
     seen = set()
     for cell in CELLS[part]:
         if cell.query in seen:
@@ -278,3 +279,15 @@ def test_the_table_of_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
         "Geometric mean of all 3 ratios: as DataFrames 3.6, the least 3.60; "
         "as columns 2.5, the least 1.00."
     )
+
+
+def test_forgotten_restores_the_decisions() -> None:
+    call = call_of()
+    repeat.keep(call, "auto", HGB, numbers(), 0)
+    before = repeat.expectation(call, "auto")
+    assert before is not None
+    with kernels.forgotten():
+        assert repeat.expectation(call, "auto") is None
+        repeat.keep(call, "auto", SORTED, numbers(), 0)
+    assert repeat.expectation(call, "auto") is before
+    repeat.forget()

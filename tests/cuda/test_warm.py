@@ -21,10 +21,8 @@ WRONG = TranslationUnit("__global__ void f() { no_such_thing(); }\n", {})
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One kind of key, and little to compile for it."""
-    monkeypatch.setattr(warm, "KEYS", {"int64": warm.KEYS["int64"]})
-    monkeypatch.setattr(warm, "units_of", lambda keys, everything: [TINY])
-    monkeypatch.setattr(warm, "_of_values", list)
+    """Little to compile."""
+    monkeypatch.setattr(warm, "work", lambda everything: {"by int64": [TINY]})
 
 
 def entries(cache: Path) -> list[Path]:
@@ -55,7 +53,7 @@ def test_several_architectures(small: None, cache: Path) -> None:
 def test_a_unit_that_fails_is_told(
     small: None, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm, "units_of", lambda keys, everything: [WRONG, TINY])
+    monkeypatch.setattr(warm, "work", lambda everything: {"by int64": [WRONG, TINY]})
     assert warm.main(["--architecture", "sm_90"]) == 1
     said = capsys.readouterr()
     assert "no_such_thing" in said.err
@@ -88,7 +86,7 @@ def test_without_a_directory_nothing_is_compiled(capsys: pytest.CaptureFixture[s
 def test_queries_are_those_of_the_specialisations() -> None:
     """Which are written as the device engine writes them."""
     for key, name in {"int64": "int64", "string": "strings"}.items():
-        queries = {made.query for made in warm.common(key)}
+        queries = {query for query, _ in warm.common(key)}
         assert {TABLE[f"1 aggregation by {name}"], TABLE[f"5 aggregations by {name}"]} <= queries
 
 
@@ -108,7 +106,7 @@ def test_all_units_are_more_and_none_comes_twice(key: str) -> None:
 @pytest.mark.parametrize("key", ["int64", "two int64"])
 @pytest.mark.parametrize("of_rows", [True, False], ids=["rows", "partials"])
 def test_common_queries_compile(key: str, of_rows: bool) -> None:
-    queries = [made.query for made in warm.common(key) if made.of_rows == of_rows]
+    queries = [query for query, rows in warm.common(key) if rows == of_rows]
     assert len(set(queries)) >= len(warm.AGGREGATIONS)
     for query in set(queries):
         assert compile_source(query.source("core"), "sm_90").code

@@ -34,8 +34,6 @@ def test_the_model_knows_the_kernels_that_run() -> None:
     asked = {experiment.kernel for experiment in calibrate.EXPERIMENTS}
     assert {observation.decision.kernel for observation in seen} == asked
     for one in seen:
-        expected = expected_kernel_ms(
-            costs.known(device).costs,
-            *(one.query, one.rows, one.decision, one.multiprocessors, one.tile),
-        )
+        known = costs.known(device).costs
+        expected = expected_kernel_ms(known, one.query, one.rows, one.decision, one.device)
         assert set(expected) <= set(one.kernel_ms)

@@ -5,72 +5,55 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from dask_gpuagg.cuda.runtime.compiler import sources_hash
-from dask_gpuagg.cuda.runtime.disk_cache import cache_directory, directories, write_whole
+from dask_gpuagg.cuda.runtime.disk_cache import directories, write_whole
 from dask_gpuagg.cuda.runtime.driver import Device
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Constants of a device. Picoseconds are of the whole device at work, for each of its rows.
+    """Constants of a device; by default those fitted to an H200 by ``benchmarks/choice.py``.
 
-    Attributes
-    ----------
-    bandwidth : float
-        Bytes that columns are read and written with, GB/s.
-    table_bandwidth : float
-        Bytes of global tables that are cleared, searched for groups and written, GB/s.
-    l2_megabytes : float
-        Size of the L2 cache.
-    launch_us : float
-        A kernel that has next to nothing to do, microseconds.
-    find_ps : float
-        Finding a row's slot in shared memory.
-    crowd_ps : float
-        More of it for keys that are not dense, times the root of the table's load: a warp waits
-        for the unluckiest of its lanes.
-    add_ps, compare_ps : float
-        One update in shared memory: a 64-bit sum, an extreme.
-    slot_ps : float
-        Emptying one byte of a partition's table and looking for groups in it.
-    load_ps, move_ps : float
-        Each column that the scatter reads, and each that it writes.
-    run_ps : float
-        Each run of rows that leave a tile for one partition, in each column.
-    gather_ps : float
-        Each value that is gathered by the number of its row: an access beyond the L2 cache.
-    access_ps : float
-        One access or atomic of a global table in the L2 cache.
-    miss_ps : float
-        More of it beyond the L2 cache.
-    claim_ps : float
-        A group's claim of a slot in a global table.
-    same_ps : float
-        An atomic where others go to the same address.
+    Picoseconds are of the whole device at work, for each of its rows.
     """
 
-    bandwidth: float
-    table_bandwidth: float
-    l2_megabytes: float
-    launch_us: float
-    find_ps: float
-    crowd_ps: float
-    add_ps: float
-    compare_ps: float
-    slot_ps: float
-    load_ps: float
-    move_ps: float
-    run_ps: float
-    gather_ps: float
-    access_ps: float
-    miss_ps: float
-    claim_ps: float
-    same_ps: float
+    # GB/s of columns that are read and written
+    bandwidth: float = 4500
+    # GB/s of global tables that are cleared, searched for groups and written
+    table_bandwidth: float = 3080
+    l2_megabytes: float = 50
+    # a kernel that has next to nothing to do
+    launch_us: float = 10.3
+    # finding a row's slot in shared memory
+    find_ps: float = 0.86
+    # more of it for keys that are not dense, times the root of the table's load: a warp waits for
+    # the unluckiest of its lanes
+    crowd_ps: float = 5.5
+    # one update in shared memory: a 64-bit sum, an extreme
+    add_ps: float = 4.1
+    compare_ps: float = 0.69
+    # emptying one byte of a partition's table and looking for groups in it
+    slot_ps: float = 0.45
+    # a column that the scatter reads, and one that it writes
+    load_ps: float = 1.5
+    move_ps: float = 2.9
+    # a run of rows that leave a tile for one partition, in one column
+    run_ps: float = 28
+    # a value that is gathered by the number of its row: an access beyond the L2 cache
+    gather_ps: float = 25
+    # one access or atomic of a global table in the L2 cache, and more of it beyond that cache
+    access_ps: float = 9.6
+    miss_ps: float = 39
+    # a group's claim of a slot in a global table
+    claim_ps: float = 115
+    # an atomic where others go to the same address: a bound from cuDF's times with few groups, not
+    # fitted
+    same_ps: float = 600
 
 
 @dataclass(frozen=True)
@@ -81,36 +64,9 @@ class Known:
     source: str
 
 
-# A file of measured constants has about 1,000 bytes.
-_LARGEST_FILE = 1 << 16
 # Devices differ from those that ship by less: a constant further off was not measured.
 _PLAUSIBLE = 1000
-
-
-# Fitted by benchmarks/choice.py to device times of 100 million rows.
-_H200 = Costs(
-    bandwidth=4500,
-    table_bandwidth=3080,
-    l2_megabytes=50,
-    launch_us=10.3,
-    find_ps=0.86,
-    crowd_ps=5.5,
-    add_ps=4.1,
-    compare_ps=0.69,
-    slot_ps=0.45,
-    load_ps=1.5,
-    move_ps=2.9,
-    run_ps=28,
-    gather_ps=25,
-    access_ps=9.6,
-    miss_ps=39,
-    claim_ps=115,
-    # a bound from cuDF's times with few groups, not fitted
-    same_ps=600,
-)
-
-
-# Peak bandwidth of its memory, GB/s: NVIDIA's published figure.
+# Peak bandwidth of an H200's memory, GB/s: NVIDIA's published figure.
 _H200_PEAK = 4800
 
 
@@ -118,26 +74,18 @@ _H200_PEAK = 4800
 def shipped(device: Device) -> Known:
     """The constants that come with the package.
 
-    Parameters
-    ----------
-    device : Device
-
-    Returns
-    -------
-    Known
-        Of any device but the H200 those of the H200, of which the ones that depend on memory are
-        scaled by its bandwidth.
+    Of any device but the H200 those of the H200, of which the ones that depend on memory are scaled
+    by its bandwidth.
     """
     if "H200" in device.name.split():
-        return Known(_H200, "measured on an H200")
+        return Known(Costs(), "measured on an H200")
     share = device.bandwidth / _H200_PEAK or 1.0
-    constants = replace(
-        _H200,
-        bandwidth=_H200.bandwidth * share,
-        table_bandwidth=_H200.table_bandwidth * share,
-        gather_ps=_H200.gather_ps / share,
-        miss_ps=_H200.miss_ps / share,
-        l2_megabytes=device.l2_bytes / 1e6 or _H200.l2_megabytes,
+    constants = Costs(
+        bandwidth=Costs.bandwidth * share,
+        table_bandwidth=Costs.table_bandwidth * share,
+        gather_ps=Costs.gather_ps / share,
+        miss_ps=Costs.miss_ps / share,
+        l2_megabytes=device.l2_bytes / 1e6 or Costs.l2_megabytes,
     )
     return Known(constants, f"those of an H200 for {share:.2f} times its memory bandwidth")
 
@@ -149,21 +97,16 @@ def known(device: Device) -> Known:
     Read once.
     """
     for directory in directories():
-        measured = read(directory / _name(device), device)
+        measured = read(path_of(device, directory), device)
         if measured is not None:
             return measured
     return shipped(device)
 
 
-def path_of(device: Device) -> Path | None:
-    """Where the constants of a device are kept: beside the compiled kernels."""
-    directory = cache_directory()
-    return None if directory is None else directory / _name(device)
-
-
-def _name(device: Device) -> str:
+def path_of(device: Device, directory: Path) -> Path:
+    """Where the constants of a device lie beside compiled kernels."""
     name = re.sub(r"\W+", "-", device.name).strip("-").lower()
-    return f"costs-{name}.json"
+    return directory / f"costs-{name}.json"
 
 
 def read(path: Path, device: Device) -> Known | None:
@@ -172,60 +115,44 @@ def read(path: Path, device: Device) -> Known | None:
     A file that no calibration has written is ignored with a warning.
     """
     try:
-        with path.open("rb") as file:
-            text = file.read(_LARGEST_FILE + 1)
+        return _checked(json.loads(path.read_bytes()), device)
     except OSError:  # not there
         return None
-    try:
-        if len(text) > _LARGEST_FILE:
-            raise ValueError(f"it has more than {_LARGEST_FILE:,} bytes")
-        return _checked(json.loads(text), device)
-    except RecursionError:
-        problem = "its values are nested too deep"
-    except (ValueError, KeyError, TypeError) as error:
-        problem = f"{type(error).__name__}: {error}"
-    warnings.warn(
-        f"the measured constants in {path} are ignored ({problem}); "
-        "`dask-gpuagg calibrate` measures them again",
-        stacklevel=2,
-    )
-    return None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        warnings.warn(
+            f"the measured constants in {path} are ignored ({type(error).__name__}: {error}); "
+            "`dask-gpuagg calibrate` measures them again",
+            stacklevel=2,
+        )
+        return None
 
 
 def _checked(report: Any, device: Device) -> Known | None:
     """The constants of a report of this device and these kernels.
 
-    Raises
-    ------
-    ValueError, KeyError, TypeError
-        When a value is missing, or not of the type and range that a measurement gives.
+    Raises where a value is missing, or not of the type and range that a measurement gives.
     """
     of = (report["device"], report["multiprocessors"], report["kernels"])
     if of != (device.name, device.multiprocessors, sources_hash()):
         return None
-    costs, usual = Costs(**report["costs"]), asdict(shipped(device).costs)
-    for name, value in asdict(costs).items():
+    costs, usual = dict(report["costs"]), asdict(shipped(device).costs)
+    if costs.keys() != usual.keys():
+        raise ValueError("it has other constants")
+    for name, value in costs.items():
         if type(value) not in (int, float):
             raise TypeError(f"{name} is {value!r}, not a number")
         if not usual[name] / _PLAUSIBLE <= value <= usual[name] * _PLAUSIBLE:
             # an integer of many digits cannot be printed
             raise ValueError(f"{name} lies more than {_PLAUSIBLE:,} times off {usual[name]:.3g}")
-    date = report["date"]
-    if not isinstance(date, str):
-        raise TypeError(f"date is {date!r}, not text")
-    return Known(costs, f"measured on {date}")
+    if not isinstance(report["date"], str):
+        raise TypeError(f"date is {report['date']!r}, not text")
+    return Known(Costs(**costs), f"measured on {report['date']}")
 
 
 def write(path: Path, device: Device, costs: Costs, more: dict[str, Any]) -> None:
-    """Keep the constants of a device, whole or not at all.
+    """Keep the constants of a device, entirely or not at all.
 
-    Parameters
-    ----------
-    path : Path
-    device : Device
-    costs : Costs
-    more : dict
-        What else belongs to the measurement: ``date`` and versions.
+    ``more`` is what else belongs to the measurement: ``date`` and versions.
     """
     report = {
         **more,

@@ -20,23 +20,15 @@ PARTITION_SIGMAS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """The kernel of one call; of the kernels that have a geometry, their own record has it.
+    """The kernel of one call; of the kernels that have a geometry, their own record has it."""
 
-    Attributes
-    ----------
-    kernel : str
-        One of ``choose.KERNELS``, ``hgb_runs``, ``range`` where only the rows' groups are numbered,
-        or ``libcudf``.
-    why : str
-    estimate : KeySummary or None
-        None where no sample was taken.
-    expected_ms : float or None
-        Device time by the model (``choice/cost_model.py``), where it chose among several.
-    """
-
+    # one of ``choose.KERNELS``, ``hgb_runs``, ``range`` where only the rows' groups are numbered,
+    # or ``libcudf``
     kernel: str
     why: str
+    # None where no sample was taken
     estimate: KeySummary | None = None
+    # device time by the model (``choice/cost_model.py``), where it chose among several
     expected_ms: float | None = None
 
 
@@ -65,96 +57,65 @@ class Sgb(Decision):
 
 @dataclass(frozen=True, kw_only=True)
 class Hgb(Decision):
-    """A hash table in the shared memory of each multiprocessor: ``hgb``, or ``hgb_runs``.
-
-    Attributes
-    ----------
-    shared_slots, replicas, blocks : int
-        Slots of a block's table, copies of its accumulators.
-    global_slots : int
-        Of the table that the blocks' tables are merged into.
-    """
+    """A hash table in the shared memory of each multiprocessor: ``hgb``, or ``hgb_runs``."""
 
     kernel: str = "hgb"
+    # of a block's table: slots, copies of its states
     shared_slots: int
     replicas: int
     blocks: int
+    # of the table that the blocks' tables are merged into
     global_slots: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Direct(Decision):
-    """A slot for each key of a narrow range, by its distance from the least one.
-
-    Attributes
-    ----------
-    base, keys : int
-        The least word of the window, and how many words it has.
-    blocks : int
-    in_shared : bool
-        Whether states lie in shared memory.
-    replicas : int
-        Copies of them there.
-    shift : int
-        By how many bits slots of the global table are farther apart than keys.
-    """
+    """A slot for each key of a narrow range, by its distance from the least one."""
 
     kernel: str = "direct"
+    # the least word of the window, and how many words it has
     base: int
     keys: int
     blocks: int
+    # whether states lie in shared memory, and how many copies of them
     in_shared: bool
     replicas: int = 1
+    # by how many bits slots of the global table are farther apart than keys
     shift: int = 0
 
     @property
     def global_slots(self) -> int:
-        """Of the global table."""
+        """Slots of the global table."""
         return self.keys << self.shift
 
     @property
     def shared_slots(self) -> int:
-        """Of a block's table; 0 without."""
+        """Slots of a block's table; 0 without."""
         return self.keys if self.in_shared else 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Partitioned(Decision):
-    """Partitions of the rows first, then a table in shared memory for each of them.
-
-    Attributes
-    ----------
-    partitions, capacity : int
-        How many, and the rows of each that there is room for.
-    shared_slots, blocks : int
-        Slots of a partition's table.
-    slices : int
-        How often a partition fills its table.
-    global_slots : int
-        Groups that there is room for at first.
-    base : int or None
-        What narrow words are counted from, None for whole ones; with a window its least word.
-    window : int
-        Keys of a narrow range from ``base`` on, each with its own slot; 0 where keys are hashed.
-    hot : tuple of int
-        Words of keys that are kept out of the partitions.
-    hot_buckets, hot_replicas : int
-        Of the table for these; 0 without one.
-    counted : bool
-        Whether partitions have room by a count of their rows; ``capacity`` is then the mean.
-    """
+    """Partitions of the rows first, then a table in shared memory for each of them."""
 
     partitions: int
+    # rows that a partition has room for; the mean where they are ``counted``
     capacity: int
+    # slots of a partition's table, and how often the partition fills it
     shared_slots: int
     slices: int
     blocks: int
+    # groups that there is room for at first
     global_slots: int
+    # what narrow words are counted from, None for full ones; with a window its least word
     base: int | None
+    # keys of a narrow range from ``base`` on, each with its own slot; 0 where keys are hashed
     window: int = 0
+    # words of keys that stay out of the partitions, and their table; no buckets without one
     hot: tuple[int, ...] = ()
     hot_buckets: int = 0
     hot_replicas: int = 0
+    # whether partitions have room by a count of their rows
     counted: bool = False
 
     def partition_query(self, query: Query) -> Query:
@@ -164,26 +125,20 @@ class Partitioned(Decision):
 
 @dataclass(frozen=True, kw_only=True)
 class Pgb(Partitioned):
-    """PGB-TR: partitions hold copies of keys and values.
-
-    Attributes
-    ----------
-    replicas : int
-        Copies of the states, of slots in a window.
-    crowded : bool
-        Whether slots that many rows want at once get copies.
-    """
+    """PGB-TR: partitions hold copies of keys and values."""
 
     kernel: str = "pgb"
+    # copies of the states, of slots in a window
     replicas: int = 1
+    # whether slots that many rows want at once get copies
     crowded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class PgbUr(Pgb):
-    """PGB-UR: partitions hold the numbers of their rows, by which ``gathered`` values are read.
+    """PGB-UR: partitions hold the numbers of their rows, by which values are read.
 
-    ``gathered`` is how many of a row, on average.
+    ``gathered`` is how many values of a row, on average.
     """
 
     kernel: str = "pgb_ur"
@@ -205,41 +160,20 @@ class PgbFold(Partitioned):
     fills: int
 
 
-# The record of each kernel.
-RECORDS: dict[str, type[Decision]] = {
-    "lphga": Lphga,
-    "sp_ega": SpEga,
-    "sgb": Sgb,
-    "hgb": Hgb,
-    "hgb_runs": Hgb,
-    "direct": Direct,
-    "pgb": Pgb,
-    "pgb_ur": PgbUr,
-    "pgb_fold": PgbFold,
-}
-
-
 class Case(NamedTuple):
-    """What is decided about: a query, its rows, their summary if there is one, the device.
-
-    ``values`` is how many values of a row are not null, on average.
-    """
+    """What is decided about: a query, its rows, their summary if there is one, the device."""
 
     query: Query
     rows: int
     estimate: KeySummary | None
     device: Device
+    # of a row those that are not null, on average
     values: float
 
     @property
     def groups(self) -> int:
         """Groups that are expected."""
         return self.rows if self.estimate is None else self.estimate.groups
-
-    @property
-    def by_number(self) -> Case:
-        """The case of partitions that hold the numbers of their rows."""
-        return self._replace(query=self.query.by_number)
 
 
 def safe_slots(rows: int) -> int:
@@ -248,10 +182,7 @@ def safe_slots(rows: int) -> int:
 
 
 def doubt(groups: int, rows: int) -> float:
-    """Relative standard deviation of Chao's estimate.
-
-    It deviates by the square root of the keys that it expects to be seen twice.
-    """
+    """Relative standard deviation of Chao's estimate, the root of the keys to be seen twice."""
     return math.sqrt(2 * groups) / max(min(rows, SEGMENT * SEGMENTS), 1)
 
 

@@ -9,13 +9,13 @@ import math
 from bisect import bisect_right
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
+from dask_gpuagg.cuda.choice import skew
 from dask_gpuagg.cuda.choice.decision import (
     FEWEST_SLOTS,
     PARTITION_SIGMAS,
     Case,
-    Decision,
     Partitioned,
     Pgb,
     PgbFold,
@@ -25,19 +25,6 @@ from dask_gpuagg.cuda.choice.decision import (
     margin,
     power_of_two,
     shared_bytes,
-)
-from dask_gpuagg.cuda.choice.skew import (
-    FEWEST_BUCKETS,
-    HOT,
-    HOT_BUCKETS,
-    counted_capacity,
-    counts_rows,
-    crowded_room,
-    found_in,
-    has_room_for_crowds,
-    hot_bytes,
-    hot_of,
-    largest_in,
 )
 from dask_gpuagg.cuda.choice.summary import KeySummary, null_slot, window
 from dask_gpuagg.cuda.query.forms import BY_ROW, HASHED, PACKED
@@ -51,8 +38,6 @@ _MOST_PLACES = (1 << 32) - (1 << 24)
 _WIDE_FROM = 800
 # More of them would leave the tiles in runs too short; then a table takes several turns instead.
 _MOST_PARTITIONS = 5_900
-# Rows from which a second pass over them may pay.
-PARTITIONED_FROM = 1 << 20
 # Share of a partition's table that is expected to be claimed.
 _PARTITION_LOAD = 0.65
 # More where slots get copies, and still more where so many partitions leave short runs of a tile's
@@ -71,8 +56,6 @@ _STRIPED = 2.0
 _MOST_SLOTS = 65_500
 # Squared relative deviation of the frequencies of keys that count as even.
 _UNLIKE = 0.05
-# A byte of each slot says that its key has occurred.
-_MARK = 1
 # Copies of the states, one for each lane at most.
 _MOST_COPIES = 32
 # Narrow words are below this.
@@ -103,8 +86,8 @@ def scatter_tile(
 ) -> tuple[str, int, int]:
     """Kernel, rows of a tile and shared memory of the scatter; 0 rows if there is too little.
 
-    The block holds one column of its tile, and two counters for each partition, and perhaps a
-    table of hot keys: so many, buckets, replicas.
+    A block holds one column of its tile, two counters for each partition, and perhaps a table of
+    hot keys: so many, buckets, replicas.
     """
     threads, few, many = query.scatter
     kernels = [("scatter", threads * few)]
@@ -112,10 +95,9 @@ def scatter_tile(
         kernels = [("scatter_hot", threads * few)]
     elif partitions >= _WIDE_FROM:
         kernels.insert(0, ("scatter_wide", threads * many))
+    beside = skew.hot_bytes(query, *hot) if hot[1] else 0
     for kernel, tile in kernels:
-        shared = tile_bytes(query, tile, partitions)
-        if hot[1]:
-            shared += hot_bytes(query, *hot)
+        shared = (tile * query.widest + 6 * partitions + 7) // 8 * 8 + beside
         if shared <= shared_bytes(device) - 128:
             return kernel, tile, shared
     return "scatter", 0, 0
@@ -127,165 +109,128 @@ def scatter_of(query: Query, device: Device, decision: Partitioned) -> tuple[str
     return scatter_tile(query, device, decision.partitions, hot)
 
 
-def tile_of(query: Query, device: Device, decision: Decision) -> int:
-    """Rows of a tile of the decision's scatter; 0 without one."""
-    if not isinstance(decision, Partitioned):
-        return 0
-    return scatter_of(decision.partition_query(query), device, decision)[1]
-
-
-def tile_bytes(query: Query, tile: int, partitions: int) -> int:
-    """Shared memory of a scatter's tile and counters, up to what can be laid behind them."""
-    return (tile * query.widest + 6 * partitions + 7) // 8 * 8
-
-
-def in_partitions(case: Case, forced: bool = False, folds: bool = False) -> Partitioned | None:
-    """PGB-TR, its rows folded or not, or PGB-UR of a query by number.
-
-    None where it cannot or should not run.
-    """
-    if (case.rows < PARTITIONED_FROM and not forced) or (folds and not case.query.can_fold):
+def in_partitions(case: Case, folds: bool = False) -> Partitioned | None:
+    """PGB-TR, its rows folded or not, or PGB-UR of a query by number; None where it cannot run."""
+    query, device = case.query, case.device
+    if folds and not query.can_fold:
         return None
-    request = _Request(case, forced, folds)
-    return _by_window(request) or _by_hash(request)
+    fields = _by_window(case, folds) or _by_hash(case, folds)
+    if fields is None:
+        return None
+    fields["estimate"] = case.estimate
+    fields["blocks"] = min(device.multiprocessors, fields["partitions"])
+    if folds:
+        # how often the widest column of a turn fills shared memory
+        fills = query.widest * fields["capacity"] / fields["slices"] / fold_bytes(device)
+        return PgbFold(**fields, fills=math.ceil(fills))
+    return PgbUr(**fields, gathered=case.values) if query.untransformed else Pgb(**fields)
 
 
-class _Request(NamedTuple):
-    """Partitions that are asked for; ``folds`` says whether their rows are to be folded."""
-
-    case: Case
-    forced: bool
-    folds: bool
-
-    @property
-    def most(self) -> int:
-        """Partitions at most, the same for every multiprocessor."""
-        step = self.case.device.multiprocessors
-        return _MOST_PARTITIONS // step * step
-
-    def partitions(self, tables: int, slices: int) -> int | None:
-        """Partitions with so many tables in all, ``slices`` each; None if too many to fold."""
-        least = math.ceil(tables / slices)
-        if self.folds:
-            least = max(least, partitions_of_rows(self.case))
-            if least > self.most:
-                return None
-        # every multiprocessor aggregates as many partitions as the others
-        step = self.case.device.multiprocessors
-        return math.ceil(least / step) * step
-
-    def admits(
-        self, partitions: int, capacity: int, table: tuple[int, int, int], largest: float
-    ) -> bool:
-        """Whether a tile fits beside a table of hot keys, and all places and rows have numbers.
-
-        ``largest`` is the share of all rows that a key has at most.
-        """
-        if not scatter_tile(self.case.query, self.case.device, partitions, table)[1]:
-            return False
-        if partitions * capacity > _MOST_PLACES:
-            return False
-        # a turn has places for so many rows
-        small = capacity <= FOLD_ROWS and self.case.rows * largest <= _LARGEST * FOLD_ROWS
-        return small or not self.folds
-
-    def decision(
-        self, why: str, capacity: int, slices: int, replicas: int, crowded: bool, **more: Any
-    ) -> Partitioned:
-        """The record of the kernel, with the fields that all kernels of partitions have."""
-        more |= {
-            "why": "forced" if self.forced else why,
-            "estimate": self.case.estimate,
-            "capacity": capacity,
-            "slices": slices,
-            "blocks": min(self.case.device.multiprocessors, more["partitions"]),
-        }
-        query, _, _, device, values = self.case
-        if self.folds:
-            # how often the widest column of a turn fills shared memory
-            fills = math.ceil(query.widest * capacity / slices / fold_bytes(device))
-            return PgbFold(**more, fills=fills)
-        more |= {"replicas": replicas, "crowded": crowded}
-        return PgbUr(**more, gathered=values) if query.untransformed else Pgb(**more)
+def _most_partitions(device: Device) -> int:
+    """Partitions at most, as many for every multiprocessor."""
+    return _MOST_PARTITIONS // device.multiprocessors * device.multiprocessors
 
 
-def _by_hash(request: _Request) -> Partitioned | None:
-    """Partitions whose tables find keys by hash."""
-    query, rows, estimate, device, _ = request.case
-    base, folds = _base(query, estimate), request.folds
+def _partitions(case: Case, folds: bool, tables: int, slices: int) -> int | None:
+    """Partitions with so many tables in all, ``slices`` each; None if too many to fold."""
+    least = math.ceil(tables / slices)
+    if folds:
+        least = max(least, partitions_of_rows(case))
+        if least > _most_partitions(case.device):
+            return None
+    # every multiprocessor aggregates as many partitions as the others
+    step = case.device.multiprocessors
+    return math.ceil(least / step) * step
+
+
+def _fits(
+    case: Case, folds: bool, partitions: int, capacity: int, table: tuple[int, int, int] = (0, 0, 0)
+) -> bool:
+    """Whether a tile fits beside a table of hot keys, and all places and rows have numbers."""
+    tile = scatter_tile(case.query, case.device, partitions, table)[1]
+    # a turn has places for so many rows
+    numbered = partitions * capacity <= _MOST_PLACES and not (folds and capacity > FOLD_ROWS)
+    return tile > 0 and numbered
+
+
+def _by_hash(case: Case, folds: bool) -> dict[str, Any] | None:
+    """The geometry of partitions whose tables find keys by hash."""
+    query, rows, estimate, device, _ = case
+    base = _base(query, estimate)
     skewed = estimate is not None and estimate.skewed
-    crowded = skewed and not folds and has_room_for_crowds(query, device)
+    crowds = skew.crowded_room(query, device) if skewed and not folds else 0
+    crowded = crowds > 0
     if folds:
         # beside the slots: where the last group ends
-        slot, load = _FOLD_SLOT + _word_bytes(base), _FOLD_LOAD
+        slot, load = _FOLD_SLOT + (8 if base is None else 4), _FOLD_LOAD
         most_slots = (fold_bytes(device) - 8) // slot // 2 * 2
     else:
-        room = crowded_room(query, device) if crowded else shared_bytes(device)
-        most_slots = room // hashed_bytes(query, base) // 2 * 2
+        most_slots = (crowds or shared_bytes(device)) // hashed_bytes(query, base) // 2 * 2
         load = _CROWDED_LOAD if crowded else _PARTITION_LOAD
     if query.form == BY_ROW or most_slots < FEWEST_SLOTS:
         return None
-    groups = max(1, request.case.groups)
+    groups = max(1, case.groups)
     tables = math.ceil(margin(groups) / (most_slots * load))
     if crowded and tables > _SHORT_RUNS_FROM:
         tables = math.ceil(margin(groups) / (most_slots * _CROWDED_LOAD_OF_MANY))
-    slices = power_of_two(2 * math.ceil(tables / (request.most if folds else _MOST_PARTITIONS)) - 1)
+    limit = _most_partitions(device) if folds else _MOST_PARTITIONS
+    slices = power_of_two(2 * math.ceil(tables / limit) - 1)
     if folds:
         easy = math.ceil(margin(groups) / (most_slots * FOLD_EASY))
-        tables = max(tables, min(easy, slices * request.most))
-    partitions = request.partitions(tables, slices)
+        tables = max(tables, min(easy, slices * limit))
+    partitions = _partitions(case, folds, tables, slices)
     if partitions is None:
         return None
     hot: tuple[tuple[int, float], ...] = ()
     if estimate is not None and skewed:
-        hot = tuple(hot_of(estimate.hot, partitions, folds))
+        hot = tuple(skew.hot_of(estimate.hot, partitions, folds))
     # a null key of 64 bits has no word that partitions could hold
     nulls = null_slot(query)
     table = 0, 0, 0
     if hot or nulls:
-        table = _hot_table(query, device, partitions, len(hot))
-        hot = found_in(hot[: table[0]], table[1])
-        table = len(hot), *table[1:]
-        if nulls and not table[1]:
+        keys, buckets, replicas = _hot_table(query, device, partitions, len(hot))
+        hot = skew.found_in(hot[:keys], buckets)
+        if nulls and not buckets:
             return None
-        if not (nulls or hot):  # there was room for none of them
-            table = 0, 0, 0
-    counted = estimate is not None and counts_rows(estimate)
+        if nulls or hot:
+            table = len(hot), buckets, replicas
+    counted = estimate is not None and skew.counts_rows(estimate)
     if counted:
-        capacity = counted_capacity(rows, partitions, sum(share for _, share in hot))
+        capacity = skew.counted_capacity(rows, partitions, sum(share for _, share in hot))
     else:
         alike = 1 / groups
         if estimate is not None and skewed:
             left_in = set(estimate.hot).difference(hot)
             alike = max(alike, estimate.alike + sum(share**2 for _, share in left_in))
         capacity = _capacity(rows, partitions, alike)
-    if not request.admits(partitions, capacity, table, largest_in(estimate, set(hot))):
+    crowd = rows * skew.largest_in(estimate, set(hot))
+    too_large = folds and crowd > _LARGEST * FOLD_ROWS
+    if too_large or not _fits(case, folds, partitions, capacity, table):
         return None
     per_partition = margin(groups) / partitions / slices
     for_each = _FOLD_ROOMY if folds else _PARTITION_ROOMY
     slots = int(for_each * per_partition + 8 * math.sqrt(per_partition))
     if rows / partitions >= _ROWS_FOR_EACH_SLOT * most_slots and not folds:
         slots = most_slots
-    return request.decision(
-        f"{groups:,} groups exceed shared memory",
-        capacity,
-        slices,
-        replicas=1,
-        crowded=crowded,
-        partitions=partitions,
-        shared_slots=min(most_slots, max(FEWEST_SLOTS, slots // 2 * 2)),
-        global_slots=_room(groups, rows),
-        base=base,
-        hot=tuple(word for word, _ in hot),
-        hot_buckets=table[1],
-        hot_replicas=table[2],
-        counted=counted,
-    )
+    fields = {
+        "why": f"{groups:,} groups exceed shared memory",
+        "partitions": partitions,
+        "capacity": capacity,
+        "shared_slots": min(most_slots, max(FEWEST_SLOTS, slots // 2 * 2)),
+        "slices": slices,
+        "global_slots": _room(groups, rows),
+        "base": base,
+        "hot": tuple(word for word, _ in hot),
+        "hot_buckets": table[1],
+        "hot_replicas": table[2],
+        "counted": counted,
+    }
+    return fields if folds else fields | {"crowded": crowded}
 
 
-def _by_window(request: _Request) -> Partitioned | None:
-    """Partitions of keys of a narrow range, each with its own slot; None for others."""
-    query, rows, estimate, device, _ = request.case
+def _by_window(case: Case, folds: bool) -> dict[str, Any] | None:
+    """The geometry of partitions of keys of a narrow range, which have their own slots."""
+    query, rows, estimate, device, _ = case
     around = window(query, estimate)
     if around is None or estimate is None or estimate.skewed:
         return None
@@ -293,15 +238,15 @@ def _by_window(request: _Request) -> Partitioned | None:
     once, copied = striped_bytes(query)
     room = shared_bytes(device)
     most_slots = room // (once + copied) // 2 * 2 - 8
-    if request.folds:
+    if folds:
         # beside the slots: where the last group ends
         most_slots = (fold_bytes(device) - 8) // _FOLD_SLOT // 2 * 2
     most_slots = min(most_slots, _MOST_SLOTS)
     if keys > _STRIPED * estimate.groups + 64 or most_slots < FEWEST_SLOTS:
         return None
     tables = math.ceil(keys / most_slots)
-    slices = math.ceil(tables / request.most)
-    partitions = request.partitions(tables, slices)
+    slices = math.ceil(tables / _most_partitions(device))
+    partitions = _partitions(case, folds, tables, slices)
     # the inverse of one has more than 64 bits
     if partitions is None or partitions == 1:
         return None
@@ -310,56 +255,49 @@ def _by_window(request: _Request) -> Partitioned | None:
     absent = max(0.0, 1 - estimate.groups / keys)
     capacity = _capacity(rows, partitions, (absent + _UNLIKE) / estimate.groups)
     stripes = math.ceil(keys / partitions)
-    if stripes > _MOST_SLOTS or not request.admits(partitions, capacity, (0, 0, 0), 0.0):
+    if stripes > _MOST_SLOTS or not _fits(case, folds, partitions, capacity):
         return None
     slots = even(math.ceil(stripes / slices))
+    fields = {
+        "why": f"{estimate.groups:,} groups of a narrow range",
+        "partitions": partitions,
+        "capacity": capacity,
+        "shared_slots": slots,
+        "slices": slices,
+        "global_slots": min(_room(estimate.groups, rows), even(keys)),
+        "base": base,
+        "window": keys,
+    }
+    if folds:  # in columns: there are no states in the table
+        return fields
     copies = _MOST_COPIES if copied == 0 else (room - 8 - slots * once) // (slots * copied)
-    return request.decision(
-        f"{estimate.groups:,} groups of a narrow range",
-        capacity,
-        slices,
-        # rows that fold have no states in the table
-        replicas=1 if request.folds else power_of_two(min(copies, _MOST_COPIES)),
-        crowded=False,
-        partitions=partitions,
-        shared_slots=slots,
-        global_slots=min(_room(estimate.groups, rows), even(keys)),
-        base=base,
-        window=keys,
-    )
+    return fields | {"replicas": power_of_two(min(copies, _MOST_COPIES))}
 
 
 def hashed_bytes(query: Query, base: int | None) -> int:
     """Shared memory of a slot of hashed keys, whose words are narrow where they have a base."""
-    return sum(query.slot_bytes) - 8 + _word_bytes(base)
-
-
-def _word_bytes(base: int | None) -> int:
-    return 8 if base is None else 4
+    return sum(query.slot_bytes) - (0 if base is None else 4)
 
 
 def striped_bytes(query: Query) -> tuple[int, int]:
     """Shared memory of a slot for one key of a window: once, and for each copy of its states."""
     fixed, replica = query.slot_bytes
-    return fixed - 8 + _MARK, replica
+    # a byte says that the key has occurred
+    return fixed - 8 + 1, replica
 
 
 def moved_bytes(query: Query, decision: Partitioned) -> int:
     """Bytes of a row in partitions; ``query`` is that of the decision's partitions."""
     word = 2 if decision.window else 8 if decision.base is None else 4
-    return word + copied_bytes(query) + 4 * query.has_row_numbers + _validity_bytes(query)
+    masked = sum(value.masked for value in query.all_inputs)
+    validity = 0 if not masked else 1 if masked <= 8 else 4 if masked <= 32 else 8
+    return word + copied_bytes(query) + 4 * query.has_row_numbers + validity
 
 
 @lru_cache(maxsize=1024)
 def copied_bytes(query: Query) -> int:
     """Bytes of the values that partitions hold copies of."""
     return sum(TYPE_BYTES[value.ctype] for _, value in query.copied)
-
-
-@lru_cache(maxsize=1024)
-def _validity_bytes(query: Query) -> int:
-    masked = sum(value.masked for value in query.all_inputs)
-    return 0 if not masked else 1 if masked <= 8 else 4 if masked <= 32 else 8
 
 
 def copies_bytes(query: Query, decision: Partitioned) -> int:
@@ -408,7 +346,7 @@ def _base(query: Query, estimate: KeySummary | None) -> int | None:
 def _hot_table(query: Query, device: Device, partitions: int, keys: int) -> tuple[int, int, int]:
     """Hot keys that there is room for, buckets and replicas; no buckets where there is no room."""
     while True:
-        buckets = even(max(FEWEST_BUCKETS, HOT_BUCKETS * keys))
+        buckets = even(max(skew.FEWEST_BUCKETS, skew.HOT_BUCKETS * keys))
         for replicas in (32, 16, 8, 4, 2, 1):
             table = keys, buckets, replicas
             if scatter_tile(query, device, partitions, table)[1]:
@@ -430,8 +368,8 @@ def most_rows(decision: Partitioned) -> int:
         return decision.capacity
     if not isinstance(decision, PgbFold):
         return (1 << 32) - 1
-    most = _ROOM * decision.capacity
-    return max(most, min(2 * most, FOLD_ROWS))
+    room = _ROOM * decision.capacity
+    return max(room, min(2 * room, FOLD_ROWS))
 
 
 def partitions_of_rows(case: Case) -> int:
@@ -439,22 +377,22 @@ def partitions_of_rows(case: Case) -> int:
     query, rows, estimate, device, _ = case
     groups = max(1, case.groups)
     masked = any(v.masked for v in query.all_inputs)
-    even, sigmas, shares = 1 / groups, PARTITION_SIGMAS, [0.0]
+    alike, sigmas, shares = 1 / groups, PARTITION_SIGMAS, [0.0]
     if estimate is not None and estimate.skewed:
-        even, sigmas = max(even, estimate.alike), _SKEWED_SIGMAS
+        alike, sigmas = max(alike, estimate.alike), _SKEWED_SIGMAS
         shares = sorted(share for _, share in estimate.hot)
     sums, squares = ([0.0, *accumulate(of)] for of in (shares, [s * s for s in shares]))
     spread, partitions, left = 0.0, 1.0, float(rows)
     # rows of a partition beyond the mean, of which smaller partitions have more
     for _ in range(4):
         # but for those of hot keys
-        cool = bisect_right(shares, HOT / partitions * left / max(rows, 1))
+        cool = bisect_right(shares, skew.HOT / partitions * left / max(rows, 1))
         left = max(1.0, rows * (1 - sums[-1] + sums[cool]))
         # where the groups start, and the nulls
         beside = 2 * margin(groups) + left / 8 * masked
         least = (beside + query.widest * left / _FILLS) / fold_bytes(device)
         least = max(1.0, least, (left + 64) / FOLD_ROWS)
         partitions = least * (1 + sigmas * math.sqrt(spread))
-        alike = (even + squares[cool]) * (rows / left) ** 2
-        spread = partitions * alike + partitions / left
+        alike_left = (alike + squares[cool]) * (rows / left) ** 2
+        spread = partitions * alike_left + partitions / left
     return math.ceil(partitions + 1)

@@ -7,17 +7,8 @@ from collections.abc import Collection, Sequence
 
 from dask_gpuagg.cuda.choice.decision import Partitioned, even, shared_bytes
 from dask_gpuagg.cuda.choice.summary import SEGMENTS, KeySummary
+from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.tuning import (
-    EXTRA_SLOTS,
-    HOT_AT_MOST,
-    HOT_COPIED,
-    HOT_ROWS,
-    ROOM_MORE,
-    ROOM_OF,
-    ROOM_SIGMAS,
-    SEGMENT,
-)
 from dask_gpuagg.cuda.runtime.driver import Device
 
 # A hot key with more than this share of a mean partition's rows is kept out of it. So is one with
@@ -42,24 +33,18 @@ _CROWD_BYTES = 4 * (256 + 16 + 1)
 
 def hot_bytes(query: Query, keys: int, buckets: int, replicas: int) -> int:
     """Shared memory of a table of hot keys: words, buckets, states."""
-    cells = even(EXTRA_SLOTS + keys)
+    cells = even(tuning.EXTRA_SLOTS + keys)
     fixed, replica = query.slot_bytes
-    states = (cells + HOT_COPIED * replicas) * (fixed - 8 + replica)
-    return 8 * cells + 4 * (buckets + EXTRA_SLOTS) + states
+    states = (cells + tuning.HOT_COPIED * replicas) * (fixed - 8 + replica)
+    return 8 * cells + 4 * (buckets + tuning.EXTRA_SLOTS) + states
 
 
 def hot_of(
     hot: Sequence[tuple[int, float]], partitions: int, folds: bool
 ) -> Sequence[tuple[int, float]]:
-    """Those of frequent keys that stay out of so many partitions.
+    """Those of frequent keys, the hottest first, that stay out of so many partitions.
 
-    Parameters
-    ----------
-    hot : sequence of (int, float)
-        Words and shares, the hottest first.
-    partitions : int
-    folds : bool
-        Whether rows are folded: a warp has those of a large group, so no block adds them up alone.
+    Of rows that are folded a warp has those of a large group, so no block adds them up alone.
     """
     count, left = 0, 1.0
     for _, share in hot:
@@ -78,13 +63,8 @@ def hot_of(
 def found_in(hot: Sequence[tuple[int, float]], buckets: int) -> tuple[tuple[int, float], ...]:
     """Those of hot keys, the hottest first, that are found in so many buckets.
 
-    Parameters
-    ----------
-    hot : sequence of (int, float)
-        Words and shares.
-    buckets : int
-        Each holds the two hottest of its keys (kernels/pgb_tr/hot.cuh); rows of others are
-        scattered.
+    A bucket holds the two hottest of its keys (kernels/pgb_tr/hot.cuh); rows of others are
+    scattered.
     """
     placed: list[tuple[int, float]] = []
     held: dict[int, int] = {}
@@ -97,19 +77,12 @@ def found_in(hot: Sequence[tuple[int, float]], buckets: int) -> tuple[tuple[int,
 
 
 def largest_in(estimate: KeySummary | None, hot: Collection[tuple[int, float]]) -> float:
-    """The share of all rows that a skewed key of the partitions may have; 0 if keys are even.
-
-    Parameters
-    ----------
-    estimate : KeySummary or None
-    hot : collection of (int, float)
-        Words and shares of the keys that stay out.
-    """
+    """The share of all rows that a skewed key which is not hot may have; 0 if keys are even."""
     if estimate is None or not estimate.skewed:
         return 0.0
     # the sample reports keys with so many of its rows, and so many keys
-    unseen = HOT_ROWS / (SEGMENT * SEGMENTS)
-    if len(estimate.hot) == HOT_AT_MOST:
+    unseen = tuning.HOT_ROWS / (tuning.SEGMENT * SEGMENTS)
+    if len(estimate.hot) == tuning.HOT_AT_MOST:
         unseen = max(unseen, estimate.hot[-1][1])
     return max([unseen, *(key[1] for key in estimate.hot if key not in hot)])
 
@@ -123,33 +96,23 @@ def counts_rows(estimate: KeySummary) -> bool:
 def count_bytes(decision: Partitioned) -> int:
     """Shared memory of a block that counts rows by partition: hot keys, counters."""
     buckets = decision.hot_buckets or FEWEST_BUCKETS
-    return 8 * even(EXTRA_SLOTS + len(decision.hot)) + 4 * (buckets + decision.partitions)
+    return 8 * even(tuning.EXTRA_SLOTS + len(decision.hot)) + 4 * (buckets + decision.partitions)
 
 
 def counted_capacity(rows: int, partitions: int, hot: float) -> int:
     """The mean of the rooms that a count makes for partitions, at most.
 
-    Parameters
-    ----------
-    rows, partitions : int
-    hot : float
-        The share of hot keys' rows in the sample.
-
-    Notes
-    -----
-    What is added is the most where all partitions are alike (Cauchy and Schwarz).
+    ``hot`` is the share of hot keys' rows in the sample. What is added is the most where all
+    partitions are alike (Cauchy and Schwarz).
     """
-    left = rows * (1 - _at_least(hot))
-    deviation = ROOM_OF * math.sqrt(left / ROOM_OF / partitions + 1)
+    # a lower bound for the share of all rows
+    hot = min(1.0, hot)
+    least = max(0.0, hot - 2 * math.sqrt(hot * (1 - hot) / SEGMENTS))
+    left = rows * (1 - least)
+    deviation = tuning.ROOM_OF * math.sqrt(left / tuning.ROOM_OF / partitions + 1)
     # the count itself is off by as much of all rows
-    total = left + ROOM_SIGMAS * (partitions * deviation + math.sqrt(ROOM_OF * left))
-    return math.ceil(total / partitions) + ROOM_MORE
-
-
-def _at_least(share: float) -> float:
-    """A lower bound for the share of all rows, from the share of the sample's segments."""
-    share = min(1.0, share)
-    return max(0.0, share - 2 * math.sqrt(share * (1 - share) / SEGMENTS))
+    total = left + tuning.ROOM_SIGMAS * (partitions * deviation + math.sqrt(tuning.ROOM_OF * left))
+    return math.ceil(total / partitions) + tuning.ROOM_MORE
 
 
 def crowd_bytes(query: Query) -> int:
@@ -157,11 +120,7 @@ def crowd_bytes(query: Query) -> int:
     return 32 * query.crowds * (sum(query.slot_bytes) - 8)
 
 
-def has_room_for_crowds(query: Query, device: Device) -> bool:
-    """Whether copies of crowded slots leave enough of shared memory."""
-    return _CROWDS_OF * crowd_bytes(query) <= shared_bytes(device)
-
-
 def crowded_room(query: Query, device: Device) -> int:
-    """Shared memory for the slots of a table of which crowded ones get copies."""
-    return shared_bytes(device) - crowd_bytes(query) - _CROWD_BYTES
+    """Shared memory for slots of which crowded ones get copies; 0 if it is too small for these."""
+    copies, available = crowd_bytes(query), shared_bytes(device)
+    return 0 if _CROWDS_OF * copies > available else available - copies - _CROWD_BYTES

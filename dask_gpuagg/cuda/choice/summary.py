@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
+from typing import NamedTuple
 
 from dask_gpuagg.cuda.query.forms import PACKED
 from dask_gpuagg.cuda.query.query import Query
@@ -23,47 +24,33 @@ ANY_WORD = (-(1 << 63), (1 << 63) - 1)
 # The part of a range that a sample may miss at either end: where values rise with the rows, a 256th
 # of them lies behind its last segment.
 BEYOND = 192
-_WORD = 1 << 64
+_WORD, _HALF = 1 << 64, 1 << 63
 # The word that core/types.cuh mixes to that of an empty slot.
 EMPTY_PLAIN = 0x0E217C1E68E9F0DD
 
 
 @dataclass(frozen=True)
 class KeySummary:
-    """Groups expected from a sample.
+    """Properties of the keys, expected from a sample."""
 
-    Attributes
-    ----------
-    groups : int
-        The likely number (Chao 1984).
-    most : int
-        The larger of ``groups`` and the guaranteed-error estimator (Charikar et al. 2000), which
-        is expected within a factor of about the root of rows over sampled rows. Skewed keys can
-        exceed it.
-    repeats : float
-        Share of the sampled rows whose key is that of the row before.
-    heaviest : float
-        Share of the most frequent key.
-    skewed : bool
-        Whether some keys are so much more frequent than others that ``groups`` misses many.
-    hot : tuple of (int, float)
-        Words and shares of hot keys, the hottest first.
-    alike : float
-        Probability that two rows, or runs of equal ones, share a key, those of hot keys left out.
-    bounds : tuple of (int, int)
-        Least and greatest unmixed word that the sample saw, as signed numbers.
-    ascending : bool
-        Whether no sampled row has a key less than that of the row before.
-    """
-
+    # the likely number of groups (Chao 1984)
     groups: int
+    # the larger of ``groups`` and the guaranteed-error estimator (Charikar et al. 2000), expected
+    # within about the root of rows over sampled rows times; skewed keys can exceed it
     most: int
+    # share of the sampled rows whose key is that of the row before
     repeats: float
+    # share of the most frequent key
     heaviest: float
+    # whether some keys are so much more frequent than others that ``groups`` misses many
     skewed: bool = False
+    # words and shares of hot keys, the hottest first
     hot: tuple[tuple[int, float], ...] = ()
+    # probability that two rows, or runs of equal ones, share a key, those of hot keys left out
     alike: float = 0.0
+    # least and greatest unmixed word of the sample, as signed numbers
     bounds: tuple[int, int] = ANY_WORD
+    # whether no sampled row has a key less than that of the row before
     ascending: bool = False
 
     def within(self, words: int) -> KeySummary:
@@ -71,100 +58,81 @@ class KeySummary:
         return replace(self, groups=min(self.groups, words), most=min(self.most, words))
 
 
-def _words_within(bounds: tuple[int, int]) -> int:
-    """How many words there may be where a sample has seen these bounds."""
-    # keys that are all null have none
-    span = max(0, bounds[1] - bounds[0] + 1)
-    return span + 2 * (span // BEYOND + 16)
+class Numbers(NamedTuple):
+    """The counts of a sample, in the order in which the device compares them."""
+
+    # ordered pairs of different segments that share a key, for every key
+    pairs: int
+    # of unmixed words, as kernels/estimate/ranges.cuh keeps them
+    least: int
+    greatest: int
+    # rows that belong to a group, and keys: those in one segment, those in two
+    rows: int
+    distinct: int
+    once: int
+    twice: int
+    # rows of the most frequent key, rows whose key is that of the row before
+    most: int
+    repeats: int
+    # keys of all segments together
+    met: int
+    hots: int
+    # rows whose key is less than that of the row before
+    falls: int
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The least and the greatest unmixed word, as signed numbers."""
+        return self.least - _HALF, _HALF - 1 - self.greatest
 
 
 def estimate_groups(
-    rows: int,
-    sampled: int,
-    distinct: int,
-    once: int,
-    twice: int,
-    most: int,
-    repeats: int,
-    met: int = 0,
-    pairs: int = 0,
-    hot: Callable[[], Sequence[tuple[int, int, int]]] = tuple,
-    bounds: tuple[int, int] = ANY_WORD,
-    falls: int = 1,
+    rows: int, counts: Numbers, hot: Callable[[], Sequence[tuple[int, int, int]]] = tuple
 ) -> KeySummary:
-    """Estimate the number of groups of an input.
+    """Summarise the keys of so many rows, which a sample is of.
 
-    Parameters
-    ----------
-    rows : int
-        Of the input.
-    sampled : int
-        Rows of the sample that belong to a group.
-    distinct, once, twice : int
-        Keys of the sample, those seen in one segment of it, those seen in two.
-    most : int
-        Rows of its most frequent key.
-    repeats : int
-        Rows whose key is that of the row before.
-    met : int
-        Keys of each segment, all together.
-    pairs : int
-        Ordered pairs of different segments that share a key, for every key.
-    hot : callable
-        Gives the words of frequent keys, their rows and their segments. Not asked of even keys.
-    bounds : tuple of (int, int)
-        Least and greatest unmixed word.
-    falls : int
-        Rows whose key is less than that of the row before.
-
-    Returns
-    -------
-    KeySummary
+    ``hot`` gives words of frequent keys, their rows and their segments; of even keys it is not
+    called.
     """
+    sampled, distinct, once = counts.rows, counts.distinct, counts.once
     if sampled == 0:
         return KeySummary(0, 0, 0.0, 0.0)
-    chao = distinct + once * (once - 1) // (2 * (twice + 1))
+    chao = distinct + once * (once - 1) // (2 * (counts.twice + 1))
     guaranteed = math.ceil(math.sqrt(rows / sampled) * once) + distinct - once
     # the first row of each warp has no neighbour to compare with
-    repeated = min(1.0, repeats / (sampled * 31 / 32))
+    repeats = min(1.0, counts.repeats / (sampled * 31 / 32))
     # where equal keys lie side by side there are no more groups than runs of them
-    runs = max(distinct, math.ceil(1.25 * rows * (1 - repeated)))
+    runs = max(distinct, math.ceil(1.25 * rows * (1 - repeats)))
     groups = min(rows, chao, runs)
-    if falls == 0:
+    if counts.falls == 0:
         # every run is a group
-        groups = min(rows, max(distinct, math.ceil(rows * (1 - repeated))))
-    # of rows in the order of a key column a sample sees hardly any key twice, however few they are
-    words = _words_within(bounds)
+        groups = min(rows, max(distinct, math.ceil(rows * (1 - repeats))))
+    # of rows in the order of a key column a sample sees hardly any key twice, however few they are;
+    # keys that are all null have no words
+    span = max(0, counts.bounds[1] - counts.bounds[0] + 1)
+    words = span + 2 * (span // BEYOND + 16)
     groups = min(groups, words)
-    chances = max(1, met * (met - 1))
-    skewed = groups * pairs / chances > _SKEWED
+    chances = max(1, counts.met * (counts.met - 1))
+    skewed = groups * counts.pairs / chances > _SKEWED
     hottest = sorted(hot(), key=itemgetter(1), reverse=True)[:HOT_AT_MOST] if skewed else []
-    cold = max(0, pairs - sum(segments * (segments - 1) for _, _, segments in hottest))
+    cold = max(0, counts.pairs - sum(segments * (segments - 1) for _, _, segments in hottest))
     return KeySummary(
         groups,
-        min(rows, words, max(groups, guaranteed)),
-        repeated,
-        most / sampled,
-        skewed,
-        tuple((word, n / sampled) for word, n, _ in hottest),
-        cold / chances,
-        bounds,
-        falls == 0,
+        most=min(rows, words, max(groups, guaranteed)),
+        repeats=repeats,
+        heaviest=counts.most / sampled,
+        skewed=skewed,
+        hot=tuple((word, n / sampled) for word, n, _ in hottest),
+        alike=cold / chances,
+        bounds=counts.bounds,
+        ascending=counts.falls == 0,
     )
 
 
 def window(query: Query, estimate: KeySummary | None) -> tuple[int, int] | None:
     """The least word and the number of words of a window around all keys.
 
-    Parameters
-    ----------
-    query : Query
-    estimate : KeySummary, optional
-
-    Returns
-    -------
-    tuple of int, or None
-        None where nothing is known of the keys' range, or where they have no word of their own.
+    None where nothing is known of the keys' range, or where they have no word of their own.
     """
     if estimate is None or not query.form.has_numbers or null_slot(query):
         return None

@@ -52,47 +52,47 @@ def shared_capacity(query: Query, device: Device) -> int:
 
 def in_shared(case: Case, why: str) -> Hgb:
     """A table in the shared memory of each multiprocessor, merged into one in global memory."""
-    query, rows, estimate, device, _ = case
-    capacity = shared_capacity(query, device)
-    held = min(margin(case.groups), capacity)
-    runs = in_runs(estimate)
-    if runs:
-        # registers take what replicas are for, and a sample of long runs shows few of the groups
-        held = capacity
-    slots, replicas = _shared_table(query, held, device)
-    tiles = math.ceil(rows / (query.threads * query.unroll))
+    query, _, estimate, device, _ = case
+    capacity, runs = shared_capacity(query, device), in_runs(estimate)
+    # registers take what replicas are for, and a sample of long runs shows few of the groups
+    groups = capacity if runs else min(margin(case.groups), capacity)
+    fixed, replica = query.slot_bytes
+    available = shared_bytes(device)
+    # a warp probes as long as the unluckiest of its rows, so a low load comes before replicas
+    # beyond those that keep lanes apart; both end where the memory does
+    for slots_per_group in _ROOMY:
+        slots = max(FEWEST_SLOTS, even(int(groups * slots_per_group)))
+        room = available // (slots + EXTRA_SLOTS) - fixed
+        if room >= replica:
+            replicas = _replicas(room, replica)
+            break
+    else:
+        slots, replicas = (available // (fixed + replica) - EXTRA_SLOTS) // 2 * 2, 1
     return Hgb(
         kernel="hgb_runs" if runs else "hgb",
         why=why,
         estimate=estimate,
         shared_slots=slots,
         replicas=replicas,
-        blocks=max(1, min(device.multiprocessors, tiles)),
+        blocks=_blocks(case),
         # blocks with different keys fill it beyond the estimate; it is small all the same
-        global_slots=even(max(4 * margin(held if runs else case.groups), 2048)),
+        global_slots=even(max(4 * margin(capacity if runs else case.groups), 2048)),
     )
 
 
-def _shared_table(query: Query, groups: int, device: Device) -> tuple[int, int]:
-    """Slots and replicas.
+def _blocks(case: Case) -> int:
+    tiles = math.ceil(case.rows / (case.query.threads * case.query.unroll))
+    return max(1, min(case.device.multiprocessors, tiles))
 
-    A warp probes as long as the unluckiest of its rows, so a low load comes before replicas
-    beyond those that keep lanes apart; both end where the memory does.
-    """
-    fixed, replica = query.slot_bytes
-    available = shared_bytes(device)
-    for slots_per_group in _ROOMY:
-        slots = max(FEWEST_SLOTS, even(int(groups * slots_per_group)))
-        room = available // (slots + EXTRA_SLOTS) - fixed
-        if room >= replica:
-            most = _MOST_REPLICAS if replica == 0 else min(_MOST_REPLICAS, room // replica)
-            return slots, power_of_two(most)
-    return (available // (fixed + replica) - EXTRA_SLOTS) // 2 * 2, 1
+
+def _replicas(room: int, replica: int) -> int:
+    """Copies of the states of a slot that has so much room for them."""
+    return power_of_two(min(_MOST_REPLICAS, room // replica) if replica else _MOST_REPLICAS)
 
 
 def in_window(case: Case, why: str, loosest: float = _DENSE) -> Direct | None:
     """The slot of a key by its distance from the least one, or None where it cannot be."""
-    query, rows, estimate, device, _ = case
+    query, _, estimate, device, _ = case
     around = window(query, estimate)
     if estimate is None or around is None:
         return None
@@ -101,23 +101,21 @@ def in_window(case: Case, why: str, loosest: float = _DENSE) -> Direct | None:
         return None
     fixed, replica = query.slot_bytes
     room = shared_bytes(device) - (keys + 63) // 64 * 8
-    each = room // keys - (fixed - 8)
-    replicas, shift, in_shared = 1, 0, room >= 0 and each >= replica
+    for_states = room // keys - (fixed - 8)
+    replicas, shift, in_shared = 1, 0, room >= 0 and for_states >= replica
     if in_shared:
-        most = _MOST_REPLICAS if replica == 0 else min(_MOST_REPLICAS, each // replica)
-        replicas = power_of_two(most)
+        replicas = _replicas(for_states, replica)
     elif room < 0 or estimate.skewed:
         # atomics on one address wait for each other
         return None
     elif keys < _APART_BELOW:
         shift = 2
-    blocks = min(device.multiprocessors, math.ceil(rows / (query.threads * query.unroll)))
     return Direct(
         why=why,
         estimate=estimate,
         base=base,
         keys=keys,
-        blocks=max(1, blocks),
+        blocks=_blocks(case),
         in_shared=in_shared,
         replicas=replicas,
         shift=shift,
@@ -127,8 +125,8 @@ def in_window(case: Case, why: str, loosest: float = _DENSE) -> Direct | None:
 def direct_bytes(query: Query, decision: Direct) -> int:
     """Shared memory of a block of ``direct``: a bit for each slot, and the states if they fit."""
     fixed, replica = query.slot_bytes
-    each = fixed - 8 + decision.replicas * replica
-    return (decision.keys + 63) // 64 * 8 + decision.shared_slots * each
+    states = fixed - 8 + decision.replicas * replica
+    return (decision.keys + 63) // 64 * 8 + decision.shared_slots * states
 
 
 def in_global(case: Case, why: str) -> Lphga:

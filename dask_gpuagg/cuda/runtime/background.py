@@ -9,8 +9,11 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
+from typing import Any
 
-from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable, cores
+from dask.system import cpu_count
+
+from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable, in_own_thread
 
 
 class KernelsCompiling(KernelsUnavailable):
@@ -26,41 +29,25 @@ def waits() -> bool:
 
 
 @contextmanager
-def waiting(wanted: bool) -> Iterator[None]:
+def waiting(waits: bool) -> Iterator[None]:
     """Calls inside wait for their kernels, or raise ``KernelsCompiling`` instead."""
-    token = _waits.set(wanted)
+    token = _waits.set(waits)
     try:
         yield
     finally:
         _waits.reset(token)
 
 
-def submit(work: Callable[[], None]) -> Future[None]:
-    """Call something in a thread that compiles.
+def submit(work: Callable[[], Any]) -> Future[Any]:
+    """Call a function that compiles in a thread of its own.
 
-    When the program ends, what has begun is completed, so that the next process finds it in the
-    cache; what has not is left out. An executor's threads would first do all that waits. In Dask's
-    workers too: tasks run in daemon threads there, and what they start would be daemons.
+    A program that ends completes what has begun, for the cache, and leaves out the rest, all of
+    which an executor's threads would do first.
     """
-    done: Future[None] = Future()
-
-    def run() -> None:
-        with _cores_free(os.getpid()):
-            if not threading.main_thread().is_alive():
-                done.cancel()
-                return
-            try:
-                work()
-            except BaseException as error:
-                done.set_exception(error)
-            else:
-                done.set_result(None)
-
-    threading.Thread(target=run, name="gpuagg-compile", daemon=False).start()
-    return done
+    return in_own_thread(work, _cores_free(os.getpid()))
 
 
 @lru_cache(1)
 def _cores_free(process: int) -> threading.Semaphore:
     # of each process: a fork may find its parent's taken. One core is left to the program.
-    return threading.Semaphore(max(1, cores() - 1))
+    return threading.Semaphore(max(1, cpu_count() - 1))

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+
+from dask.system import cpu_count
 
 from dask_gpuagg.cuda.query import structs
 from dask_gpuagg.cuda.query.instantiations import TranslationUnit
@@ -31,9 +32,6 @@ _BESIDE = _PACKAGE.parent / "kernels"
 _CHECKOUT = (_PACKAGE.parent / "pyproject.toml").exists() and (_BESIDE / "core").is_dir()
 KERNELS = _BESIDE if _CHECKOUT else _PACKAGE / "kernels"
 
-# Ampere, Hopper, Blackwell (data centre, workstation): what CI compiles for
-ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
-
 _OPTIONS = ("--std=c++17", "--device-int128")
 _LENGTH = 4  # bytes of the length of what follows the code
 
@@ -47,46 +45,19 @@ class CompileError(KernelsUnavailable):
 
 
 class Compiled(NamedTuple):
-    """Machine code.
-
-    Attributes
-    ----------
-    code : bytes
-    names : dict of str to str
-        The name that each kernel has in the code, by its name on the host.
-    """
+    """Machine code, and the names of its kernels in it by their names on the host."""
 
     code: bytes
     names: dict[str, str]
 
 
 def cubin(unit: TranslationUnit, architecture: str) -> Compiled:
-    """Machine code of a translation unit, from the disk cache or from NVRTC.
+    """Machine code of a translation unit, from the disk cache or from NVRTC, or ``CompileError``.
 
-    Parameters
-    ----------
-    unit : TranslationUnit
-    architecture : str
-        As NVRTC names it: ``sm_90``.
-
-    Returns
-    -------
-    Compiled
-
-    Raises
-    ------
-    CompileError
-        With NVRTC's log.
-
-    Notes
-    -----
-    An entry of the cache is named by everything that its content depends on: the unit, all files
-    of ``kernels/``, options, architecture and the compiler's version. One that was cut short or
-    changed is compiled anew and replaced. Of processes and threads that want the same entry one
-    compiles it. ``disk_cache.py`` says which directories are trusted.
+    The name of an entry of the cache depends on everything that the code depends on: the unit, all
+    files of ``kernels/``, options, architecture and the compiler's version. Of processes and
+    threads that want an entry one compiles it.
     """
-    if not disk_cache.directories():
-        return compile_source(unit, architecture)
     compiled = kept(unit, architecture)
     if compiled is None:
         key = _key(unit, architecture)
@@ -94,58 +65,38 @@ def cubin(unit: TranslationUnit, architecture: str) -> Compiled:
             compiled = kept(unit, architecture)
             if compiled is None:
                 compiled = compile_source(unit, architecture)
-                disk_cache.write(key, _entry(compiled))
+                names = json.dumps(compiled.names).encode()
+                # behind the code, so that tools which read machine code still can
+                disk_cache.write(
+                    key, compiled.code + names + len(names).to_bytes(_LENGTH, "little")
+                )
     return compiled
 
 
 def kept(unit: TranslationUnit, architecture: str) -> Compiled | None:
     """What the disk cache has of a translation unit."""
     content = disk_cache.read(_key(unit, architecture))
-    return None if content is None else _of_entry(content)
+    if content is None:
+        return None
+    end = len(content) - _LENGTH
+    begin = end - int.from_bytes(content[end:], "little")
+    return Compiled(content[:begin], json.loads(content[begin:end]))
 
 
-def is_cached(unit: TranslationUnit, architecture: str) -> bool:
-    """Whether the disk cache has a translation unit; see ``cubin`` for what it raises."""
-    return disk_cache.read(_key(unit, architecture)) is not None
+def cubins(units: Sequence[tuple[TranslationUnit, str]]) -> list[Compiled | CompileError]:
+    """Machine code, or the error, of units with their architectures, compiled side by side.
 
-
-def cubins(wanted: Sequence[tuple[TranslationUnit, str]]) -> list[Compiled | CompileError]:
-    """Machine code of several translation units, compiled side by side.
-
-    Parameters
-    ----------
-    wanted : sequence of (TranslationUnit, str)
-        Each with its architecture.
-
-    Returns
-    -------
-    list of Compiled or CompileError
-        In the order of ``wanted``: an error in the place of each that failed.
-
-    Notes
-    -----
-    NVRTC can be called from several threads, and the bindings let go of the interpreter's lock
-    meanwhile, so that a thread for each core keeps all of them busy.
+    NVRTC lets go of the interpreter's lock, so that a thread for each core keeps all of them busy.
     """
 
-    def attempt(one: tuple[TranslationUnit, str]) -> Compiled | CompileError:
+    def attempt(unit: tuple[TranslationUnit, str]) -> Compiled | CompileError:
         try:
-            return cubin(*one)
+            return cubin(*unit)
         except CompileError as error:
             return error
 
-    threads = min(len(wanted), cores())
-    if threads <= 1:
-        return [attempt(one) for one in wanted]
-    with ThreadPoolExecutor(threads, thread_name_prefix="gpuagg-compile") as pool:
-        return list(pool.map(attempt, wanted))
-
-
-def cores() -> int:
-    """Those that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    with ThreadPoolExecutor(cpu_count(), thread_name_prefix="gpuagg-compile") as pool:
+        return list(pool.map(attempt, units))
 
 
 def compile_source(unit: TranslationUnit, architecture: str, *more: str) -> Compiled:
@@ -157,30 +108,34 @@ def compile_source(unit: TranslationUnit, architecture: str, *more: str) -> Comp
 def _to_its_end(work: Callable[[], T]) -> T:
     """What a call that compiles returns; a process that ends meanwhile waits for the call.
 
-    At its end a process destroys NVRTC's static objects. A thread that still compiles then
-    corrupts the heap, and the process may abort after all answers. Python waits for threads that
-    are no daemons, and tasks of Dask's workers run in daemons.
-
-    Raises
-    ------
-    KernelsUnavailable
-        In a process that is ending.
+    At its end a process destroys NVRTC's static objects, and a thread that still compiles corrupts
+    the heap. Python waits for threads that are no daemons; those of Dask's workers are.
     """
     if not threading.current_thread().daemon:
         return work()
+    return in_own_thread(work).result()
+
+
+def in_own_thread(
+    work: Callable[[], T], slots: contextlib.AbstractContextManager[Any] | None = None
+) -> Future[T]:
+    """Call a function in a thread that the end of the process waits for, once a slot is free.
+
+    The future raises ``KernelsUnavailable`` if the process is ending before the call begins.
+    """
     done: Future[T] = Future()
 
     def run() -> None:
-        if not threading.main_thread().is_alive():
-            done.set_exception(KernelsUnavailable("the program ends"))
-            return
-        try:
-            done.set_result(work())
-        except BaseException as error:
-            done.set_exception(error)
+        with slots or contextlib.nullcontext():
+            try:
+                if not threading.main_thread().is_alive():
+                    raise KernelsUnavailable("the program ends")
+                done.set_result(work())
+            except BaseException as error:
+                done.set_exception(error)
 
     threading.Thread(target=run, name="gpuagg-compile", daemon=False).start()
-    return done.result()
+    return done
 
 
 def _compiled(unit: TranslationUnit, architecture: str, more: Sequence[str]) -> Compiled:
@@ -228,8 +183,7 @@ def _run(program: Any, options: Sequence[str]) -> None:
 def headers() -> dict[str, bytes]:
     """The files of ``kernels/``, and those made here, by the names that they are included by.
 
-    Each is read once in a process: what is compiled is what names the entries of the cache, even
-    where files change meanwhile.
+    Read once in a process, so that entries of the cache have the names of what was compiled.
     """
     paths = sorted(KERNELS.rglob("*.cuh"))
     files = {path.relative_to(KERNELS).as_posix(): path.read_bytes() for path in paths}
@@ -255,35 +209,17 @@ def _checked(returned: tuple[Any, ...]) -> Any:
     return values[0] if values else None
 
 
-def _entry(compiled: Compiled) -> bytes:
-    names = json.dumps(compiled.names).encode()
-    # the names follow the code, so that tools which read machine code still can
-    return compiled.code + names + len(names).to_bytes(_LENGTH, "little")
-
-
-def _of_entry(content: bytes) -> Compiled:
-    end = len(content) - _LENGTH
-    begin = end - int.from_bytes(content[end:], "little")
-    return Compiled(content[:begin], json.loads(content[begin:end]))
-
-
 @cache
 def compiler_version() -> str:
-    """NVRTC's version in full, from what it compiles: its own call has two numbers only.
-
-    Raises
-    ------
-    CompileError
-        If NVRTC is missing.
-    """
+    """NVRTC's version in full, from what it compiles: its own call has two numbers only."""
     try:
         from cuda.bindings import nvrtc
 
         _, major, minor = nvrtc.nvrtcVersion()
     except (ImportError, OSError, RuntimeError) as error:
         raise CompileError(f"NVRTC cannot be loaded: {error}") from error
-    said = [line for line in _to_its_end(_empty_ptx).splitlines() if line.startswith("// ")]
-    return "\n".join((f"{major}.{minor}", *said))
+    comments = [line for line in _to_its_end(_empty_ptx).splitlines() if line.startswith("// ")]
+    return "\n".join((f"{major}.{minor}", *comments))
 
 
 def _empty_ptx() -> str:
@@ -298,13 +234,7 @@ def _empty_ptx() -> str:
 
 
 def supported_architectures() -> list[str]:
-    """Those that NVRTC compiles for.
-
-    Raises
-    ------
-    CompileError
-        If NVRTC is missing.
-    """
+    """Architectures that NVRTC compiles for."""
     compiler_version()  # says what is wrong where there is no NVRTC
     from cuda.bindings import nvrtc
 

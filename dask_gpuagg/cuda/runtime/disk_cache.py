@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import os
 import re
 import stat
@@ -29,16 +28,12 @@ LEFT_AFTER = 3600
 # Another process that compiles the same entry is waited for at most so many seconds: it may have
 # been stopped.
 WAIT_AT_MOST = 20.0
-# Of the writes of a process one in so many looks at the size of the directory.
-_TIDY_EACH = 32
 
 SUFFIX = ".cubin"
 _ENTRY = re.compile(r"[0-9a-f]{40}\.cubin")
 _UNFINISHED = re.compile(r"gpuagg-.*\.(tmp|lock)")
 _DIGEST = hashlib.sha256().digest_size
 _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-
-_writes = itertools.count()
 
 
 def directories() -> tuple[Path, ...]:
@@ -48,19 +43,23 @@ def directories() -> tuple[Path, ...]:
     is named by a warning, once in a process.
     """
     trusted = []
-    for shown, path, reason in _named():
-        reason = reason or (_refusal(path) if path is not None else None)
-        if reason is not None:
-            _warn(f"the kernel cache {shown} is not used: {reason}")
-        elif path is not None:
-            trusted.append(path)
+    for name in _named():
+        try:
+            trusted.append(_trusted(name))
+        except (ValueError, RuntimeError) as error:
+            reason = str(error).rstrip(".")
+            _warn(f"the kernel cache {name or repr(name)} is not used: {reason}")
     return tuple(trusted)
 
 
 def cache_directory() -> Path | None:
     """Where is written: the first directory that can be, or else the first; None without any."""
     trusted = directories()
-    return next((d for d in trusted if _may_write(d)), trusted[0] if trusted else None)
+    for directory in trusted:
+        there = next(p for p in (directory, *directory.parents) if p.exists())
+        if os.access(there, os.W_OK | os.X_OK):
+            return directory
+    return trusted[0] if trusted else None
 
 
 def read(name: str) -> bytes | None:
@@ -84,38 +83,32 @@ def write(name: str, content: bytes) -> None:
             write_whole(directory / f"{name}{SUFFIX}", entry)
         except OSError as error:
             # the error's own text may name the temporary file, which differs each time
-            refused.append(f"{directory} cannot be written ({_text_of(error)})")
+            refused.append(f"{directory} cannot be written ({error.strerror})")
         else:
-            if next(_writes) % _TIDY_EACH == 0:
-                tidy(directory)
+            tidy(directory)
             return
     if refused:
         _warn(f"the kernel cache {', and '.join(refused)}")
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that other processes see whole or not at all, and that all users can read.
+    """Write a file that other processes see entirely or not at all, and that all users can read.
 
-    Raises
-    ------
-    OSError
-        Then nothing is left of it.
+    Of an ``OSError`` nothing is left.
     """
-    unfinished = None
-    try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            dir=path.parent, prefix="gpuagg-", suffix=".tmp", delete=False
-        ) as file:
-            unfinished = file.name
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        dir=path.parent, prefix="gpuagg-", suffix=".tmp", delete=False
+    ) as file:
+        try:
             file.write(content)
+            file.flush()
             os.fchmod(file.fileno(), 0o644)
-        os.replace(unfinished, path)
-    except OSError:
-        if unfinished is not None:
+            os.replace(file.name, path)
+        except OSError:
             with contextlib.suppress(OSError):
-                os.unlink(unfinished)
-        raise
+                os.unlink(file.name)
+            raise
 
 
 @contextlib.contextmanager
@@ -126,33 +119,29 @@ def one_at_a_time(name: str) -> Iterator[None]:
     """
     import fcntl  # not on every system that has pandas
 
-    path = file = None
     directory = cache_directory()
-    if directory is not None:
-        path = directory / f"gpuagg-{name}.lock"
-        with contextlib.suppress(OSError):
-            directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    if path is None or file is None:
-        yield
-        return
+    path = None if directory is None else directory / f"gpuagg-{name}.lock"
+    file = None if path is None else _locked(path)
     try:
-        held = _lock(file)
-        try:
-            yield
-        finally:
-            if held:
-                with contextlib.suppress(OSError):
-                    os.unlink(path)
-                # closing is not enough where a fork has the file too
-                fcntl.flock(file, fcntl.LOCK_UN)
+        yield
     finally:
-        os.close(file)
+        if path is not None and file is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            # closing is not enough where a fork has the file too
+            fcntl.flock(file, fcntl.LOCK_UN)
+            os.close(file)
 
 
-def _lock(file: int) -> bool:
+def _locked(path: Path) -> int | None:
+    """The descriptor of a file that is locked; None where it cannot be, or others keep it."""
     import fcntl
 
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
     end = time.monotonic() + WAIT_AT_MOST
     while time.monotonic() < end:
         try:
@@ -160,17 +149,18 @@ def _lock(file: int) -> bool:
         except BlockingIOError:
             time.sleep(0.01)
         except OSError:  # a file system without locks
-            return False
+            break
         else:
-            return True
-    return False
+            return file
+    os.close(file)
+    return None
 
 
 def tidy(directory: Path) -> None:
     """Remove what killed processes left, and the entries used longest ago beyond the size."""
     entries = []
-    with contextlib.suppress(OSError), os.scandir(directory) as found:
-        for file in found:
+    with contextlib.suppress(OSError), os.scandir(directory) as files:
+        for file in files:
             with contextlib.suppress(OSError):  # another process removed it
                 state = file.stat(follow_symlinks=False)
                 if _UNFINISHED.fullmatch(file.name) and time.time() - state.st_mtime > LEFT_AFTER:
@@ -189,49 +179,38 @@ def tidy(directory: Path) -> None:
             size -= bytes_of
 
 
-def _named() -> Iterator[tuple[str, Path | None, str | None]]:
-    """What the setting names: as it stands there, as a path, or why it is none."""
+def _named() -> Iterator[Any]:
+    """The entries of the setting: paths as text, unless they are something else."""
     chosen = settings().kernel_cache
     if chosen is None:
-        yield _default()
+        base = os.environ.get("XDG_CACHE_HOME", "")
+        # as that specification has it, one that is not absolute does not count
+        yield os.path.join(base if os.path.isabs(base) else "~/.cache", "dask_gpuagg")
         return
     for value in chosen if isinstance(chosen, list | tuple) else [chosen]:
-        if not isinstance(value, str | os.PathLike) or not os.fspath(value):
-            yield repr(value), None, "it is no path"
-            continue
-        for text in filter(None, os.fsdecode(value).split(os.pathsep)):
-            yield text, *_path_of(text)
+        if isinstance(value, str | os.PathLike) and os.fspath(value):
+            yield from filter(None, os.fsdecode(value).split(os.pathsep))
+        else:
+            yield value
 
 
-def _path_of(text: str) -> tuple[Path | None, str | None]:
-    if "\0" in text:
-        return None, "it has a NUL in it"
-    try:
-        path = Path(text).expanduser()
-    except RuntimeError as error:
-        return None, str(error).rstrip(".")
-    return (path, None) if path.is_absolute() else (None, "it is no absolute path")
-
-
-def _default() -> tuple[str, Path | None, str | None]:
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        # as that specification has it, one that is not absolute does not count
-        path = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
-    except RuntimeError as error:  # a user whom the system does not know, as in some containers
-        return "below the home directory", None, str(error).rstrip(".")
-    return str(path / "dask_gpuagg"), path / "dask_gpuagg", None
-
-
-def _refusal(path: Path) -> str | None:
-    """Why a directory is not to be trusted or used; None for one that is not there yet."""
+def _trusted(name: Any) -> Path:
+    """The directory of an entry of the setting; ``ValueError`` says why it is not to be used."""
+    if not isinstance(name, str) or not name:
+        raise ValueError("it is no path")
+    path = Path(name).expanduser()
+    if not path.is_absolute():
+        raise ValueError("it is no absolute path")
     try:
         state = os.stat(path)
     except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        return _text_of(error)
-    return "it is no directory" if not stat.S_ISDIR(state.st_mode) else _foreign(state)
+        return path
+    except OSError as error:
+        raise ValueError(error.strerror) from error
+    reason = _foreign(state) if stat.S_ISDIR(state.st_mode) else "it is no directory"
+    if reason is not None:
+        raise ValueError(reason)
+    return path
 
 
 def _foreign(state: os.stat_result) -> str | None:
@@ -256,22 +235,13 @@ def _trusted_content(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        _warn(f"the kernel cache {path.parent} cannot be read ({_text_of(error)})")
+        _warn(f"the kernel cache {path.parent} cannot be read ({error.strerror})")
         return None
     if time.time() - state.st_mtime > LEFT_AFTER:
         # when it was last used, as far as an hour; root's entries stay as they are
         with contextlib.suppress(OSError):
             os.utime(path)
     return content
-
-
-def _may_write(directory: Path) -> bool:
-    there = next(p for p in (directory, *directory.parents) if p.exists())
-    return os.access(there, os.W_OK | os.X_OK)
-
-
-def _text_of(error: Any) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 @lru_cache(256)

@@ -16,66 +16,41 @@ _landings: queue.SimpleQueue[int] = queue.SimpleQueue()
 
 
 class DriverError(RuntimeError):
-    """A call of the CUDA driver failed.
-
-    Parameters
-    ----------
-    message : str
-    status : str
-        Name of the driver's error.
-    """
+    """A call of CUDA failed; ``status`` is the name of its error."""
 
     def __init__(self, message: str, status: str = "") -> None:
         super().__init__(message)
         self.status = status
 
     @property
-    def passes(self) -> bool:
+    def is_transient(self) -> bool:
         """Whether the same call may succeed the next time."""
         return self.status == "CUDA_ERROR_OUT_OF_MEMORY"
 
 
 @dataclass(frozen=True)
 class Device:
-    """What the choice of a kernel and its geometry depend on.
-
-    Attributes
-    ----------
-    ordinal : int
-    name : str
-    architecture : str
-        As NVRTC names it: ``sm_90``.
-    multiprocessors : int
-    shared_bytes : int
-        Shared memory that one block may have, bytes.
-    l2_bytes : int
-        Size of the L2 cache.
-    bandwidth : float
-        Peak of the device's memory, GB/s; 0 where the driver does not say.
-    """
+    """Properties of a device that the choice of a kernel and its geometry depend on."""
 
     ordinal: int
     name: str
+    # as NVRTC names it: sm_90
     architecture: str
     multiprocessors: int
+    # shared memory that one block may have
     shared_bytes: int
     l2_bytes: int = 0
+    # peak of the device's memory, GB/s; 0 where the driver does not say
     bandwidth: float = 0.0
 
 
 def current_device() -> Device:
-    """The calling thread's device, whose context is made current.
-
-    Raises
-    ------
-    DriverError
-        Without a device.
-    """
+    """The calling thread's device, whose context is made current; ``DriverError`` without one."""
     from cuda.bindings import runtime
 
     ordinal = _runtime(runtime.cudaGetDevice())
     # binds the primary context to this thread, which the driver's calls need
-    _runtime(runtime.cudaSetDevice(ordinal))
+    use_device(ordinal)
     return _device(ordinal)
 
 
@@ -112,8 +87,7 @@ def free_bytes() -> int:
     """Device memory that no process has taken."""
     from cuda.bindings import runtime
 
-    free, _ = _runtime_all(runtime.cudaMemGetInfo())
-    return int(free)
+    return int(_runtime(runtime.cudaMemGetInfo()))
 
 
 def driver_version() -> int:
@@ -147,11 +121,9 @@ class Stopwatch:
 
     def start(self, stream: int) -> Any:
         """Record an event."""
-        from cuda.bindings import driver
-
-        event = checked(driver.cuEventCreate(0))
+        event = checked(bindings().cuEventCreate(0))
         self._events.append(event)
-        checked(driver.cuEventRecord(event, stream))
+        checked(bindings().cuEventRecord(event, stream))
         return event
 
     def stop(self, name: str, started: Any, stream: int) -> None:
@@ -160,8 +132,7 @@ class Stopwatch:
 
     def milliseconds(self) -> dict[str, float]:
         """Device milliseconds by name; waits for the last lap."""
-        from cuda.bindings import driver
-
+        driver = bindings()
         times: dict[str, float] = {}
         for name, first, last in self._laps:
             checked(driver.cuEventSynchronize(last))
@@ -187,15 +158,7 @@ def read_back(
     into: ctypes.Structure | ctypes.Array[Any] | ctypes.c_uint32 | ctypes.c_uint64,
     stream: int,
 ) -> None:
-    """Copy a device struct or number to the host and wait for the stream.
-
-    Parameters
-    ----------
-    pointer : int
-        Device address.
-    into : ctypes.Structure, array, ctypes.c_uint32 or ctypes.c_uint64
-    stream : int
-    """
+    """Copy a struct or number at a device address to the host and wait for the stream."""
     driver, size, target = bindings(), ctypes.sizeof(into), ctypes.addressof(into)
     # a copy to pageable memory keeps the copies of all threads waiting for the kernels before it
     landing = _landing() if size <= _LANDING_BYTES else None
@@ -211,11 +174,10 @@ def _landing() -> int | None:
     with suppress(queue.Empty):
         return _landings.get_nowait()
     driver = bindings()
-    portable = driver.CU_MEMHOSTALLOC_PORTABLE
     try:
-        return int(checked(driver.cuMemHostAlloc(_LANDING_BYTES, portable)))
+        return int(checked(driver.cuMemHostAlloc(_LANDING_BYTES, driver.CU_MEMHOSTALLOC_PORTABLE)))
     except DriverError as error:
-        if not error.passes:
+        if not error.is_transient:
             raise
     return None
 
@@ -228,33 +190,17 @@ def bindings() -> Any:
     return driver
 
 
-@cache
-def _success() -> Any:
-    return bindings().CUresult.CUDA_SUCCESS
-
-
 def checked(returned: tuple[Any, ...]) -> Any:
-    """What a call of the driver returns beside its status.
-
-    Raises
-    ------
-    DriverError
-        If it failed.
-    """
-    if returned[0] != _success():
+    """The first value that a call of the driver returns behind its status, or ``DriverError``."""
+    if returned[0] != bindings().CUresult.CUDA_SUCCESS:
         raise DriverError(f"CUDA driver: {returned[0].name}", returned[0].name)
     return returned[1] if len(returned) > 1 else None
 
 
 def _runtime(returned: tuple[Any, ...]) -> Any:
-    values = _runtime_all(returned)
-    return values[0] if values else None
-
-
-def _runtime_all(returned: tuple[Any, ...]) -> list[Any]:
+    """The first value that a call of the CUDA runtime returns behind its status."""
     from cuda.bindings import runtime
 
-    status, *values = returned
-    if status != runtime.cudaError_t.cudaSuccess:
-        raise DriverError(f"CUDA runtime: {status.name}")
-    return values
+    if returned[0] != runtime.cudaError_t.cudaSuccess:
+        raise DriverError(f"CUDA runtime: {returned[0].name}")
+    return returned[1] if len(returned) > 1 else None

@@ -6,39 +6,19 @@ import ctypes
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.query.instantiations import CORE, UNITS, TranslationUnit, unit_of
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime import background
 from dask_gpuagg.cuda.runtime.background import KernelsCompiling
-from dask_gpuagg.cuda.runtime.compiler import (
-    Compiled,
-    CompileError,
-    KernelsUnavailable,
-    cubin,
-    cubins,
-    kept,
-)
+from dask_gpuagg.cuda.runtime.compiler import Compiled, KernelsUnavailable, cubin, cubins, kept
 from dask_gpuagg.cuda.runtime.driver import Device, DriverError, bindings, checked
-
-
-class Source(Protocol):
-    """Where kernels come from: a query, or a unit that serves all queries."""
-
-    @property
-    def units(self) -> tuple[str, ...]:
-        """Parts that are compiled on their own."""
-        ...
-
-    def source(self, *units: str) -> TranslationUnit:
-        """The translation unit of some of them."""
-        ...
 
 
 class OneUnit:
@@ -50,7 +30,7 @@ class OneUnit:
         self._unit = unit
 
     def source(self, *units: str) -> TranslationUnit:
-        """All of it."""
+        """The unit, as ``Query.source`` gives some of its own."""
         return self._unit
 
 
@@ -62,78 +42,45 @@ class _Library(NamedTuple):
 
 
 class Kernels:
-    """The kernels of one query on one device, compiled and loaded as they are needed.
+    """The kernels of one query on one device, compiled and loaded as they are needed."""
 
-    Parameters
-    ----------
-    query : Source
-    device : Device
-    """
-
-    def __init__(self, query: Source, device: Device) -> None:
+    def __init__(self, query: Query | OneUnit, device: Device) -> None:
         self._query = query
         self._device = device
         # one thread makes a unit's library, and others wait for that unit alone
         self._libraries: Cache[str, _Library] = Cache(len(UNITS))
-        self._failures: dict[str, str] = {}
-        # compiled, but not loaded for lack of memory
-        self._compiled: dict[str, Compiled] = {}
+        # of units that are not loaded: their code, or why there is none
+        self._code: dict[str, Future[Compiled]] = {}
         self._functions: dict[str, Any] = {}
-        # units that are being compiled in the background
-        self._begun: dict[str, Future[None]] = {}
         self._lock = Lock()
         # what is loaded is unloaded when nobody can launch it any more
         self._loads: list[Any] = []
         weakref.finalize(self, _retire, device, self._loads).atexit = False
 
     def prepare(self, *units: str) -> None:
-        """Compile or load some units, or all, before one of their kernels is launched.
-
-        Raises
-        ------
-        KernelsUnavailable
-        """
+        """Compile or load some units, or all, before one of their kernels is launched."""
         prepare([(self, units)])
 
     def begin(self, *units: str) -> bool:
-        """Let units be compiled in the background; whether all can be loaded at once.
-
-        Parameters
-        ----------
-        *units : str
-            Of those that the query has; all if none is named.
-        """
+        """Let some units, or all, be compiled in the background; whether they can be loaded now."""
         ready = True
         for unit in units or self._query.units:
             with self._lock:
-                ready = self._is_ready(unit) and ready
+                if unit not in self._libraries:
+                    ready = self._begun(unit).done() and ready
         return ready
 
-    def _is_ready(self, unit: str) -> bool:
-        """Whether a unit can be loaded, or has failed; it is begun if not."""
-        if self._has(unit):
-            return True
-        begun = self._begun.get(unit)
-        if begun is not None and not begun.done():
-            return False
-        if begun is not None:  # it ended by another error than the compiler's: the call meets it
-            return True
-        try:
-            compiled = kept(self._query.source(unit), self._device.architecture)
-        except KernelsUnavailable as error:
-            self._failures[unit] = str(error)
-            return True
-        if compiled is not None:
-            self._compiled[unit] = compiled
-            return True
-        self._begun[unit] = background.submit(partial(self._compile, unit))
-        return False
-
-    def _compile(self, unit: str) -> None:
-        try:
-            self._compiled[unit] = cubin(self._query.source(unit), self._device.architecture)
-        except KernelsUnavailable as error:
-            self._failures[unit] = str(error)
+    def _begun(self, unit: str) -> Future[Compiled]:
+        """The code of a unit, from the disk cache or compiled in the background."""
+        if unit not in self._code:
+            source, architecture = self._query.source(unit), self._device.architecture
+            work = partial(cubin, source, architecture)
+            try:
+                compiled = kept(source, architecture)
+                self._code[unit] = _finished(compiled) if compiled else background.submit(work)
+            except KernelsUnavailable as error:
+                self._code[unit] = _finished(error)
+        return self._code[unit]
 
     def launch(
         self,
@@ -144,28 +91,12 @@ class Kernels:
         *arguments: Any,
         shared_bytes: int = 0,
     ) -> None:
-        """Launch a kernel.
-
-        Parameters
-        ----------
-        name : str
-        blocks, threads : int
-        stream : int
-            Handle.
-        *arguments : ctypes instances
-            The kernel's parameters by value.
-        shared_bytes : int
-            Dynamic shared memory of a block, bytes.
-
-        Raises
-        ------
-        DriverError
-        KernelsUnavailable
-            When the kernel could not be compiled or loaded.
-        """
-        function = self._function(name)
+        """Launch a kernel, whose parameters by value are instances of ``ctypes``."""
         pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
         try:
+            function = self._functions.get(name)  # without a lock: it waits for no other unit
+            if function is None:
+                function = self._functions[name] = self._function(name)
             checked(
                 bindings().cuLaunchKernel(
                     function,
@@ -177,42 +108,24 @@ class Kernels:
                     0,
                 )
             )
-        except DriverError as error:  # a kernel is loaded when it is first launched
-            if error.passes:
+        except DriverError as error:  # the driver may load code only now
+            if error.is_transient:
                 raise _without_memory(error) from error
             raise
 
     def variable(self, name: str, kernel: str) -> int:
         """Device address of a global variable, as a kernel sees it: each unit has its own."""
-        from cuda.bindings import driver
-
         library = self._library(unit_of(kernel))
-        # the size comes after the address
-        return int(checked(driver.cuLibraryGetGlobal(library.handle, name.encode())[:2]))
+        return int(checked(bindings().cuLibraryGetGlobal(library.handle, name.encode())))
 
     def _function(self, name: str) -> Any:
-        function = self._functions.get(name)  # without a lock: a launch waits for no other unit
-        if function is None:
-            from cuda.bindings import driver
-
-            library = self._library(unit_of(name))
-            try:
-                kernel = self._kernel(library, name)
-            except DriverError as error:  # the driver may load code only now
-                if error.passes:
-                    raise _without_memory(error) from error
-                raise
-            function = self._functions[name] = driver.CUfunction(int(kernel))
-        return function
-
-    def _kernel(self, library: _Library, name: str) -> Any:
-        from cuda.bindings import driver
-
+        """A kernel that may use all shared memory of a block."""
+        driver, library = bindings(), self._library(unit_of(name))
         kernel = checked(driver.cuLibraryGetKernel(library.handle, library.names[name].encode()))
-        attribute = driver.CUfunction_attribute
+        attribute, ordinal = driver.CUfunction_attribute, self._device.ordinal
         static = checked(
             driver.cuKernelGetAttribute(
-                attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kernel, self._device.ordinal
+                attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kernel, ordinal
             )
         )
         checked(
@@ -220,14 +133,10 @@ class Kernels:
                 attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                 self._device.shared_bytes - static,
                 kernel,
-                self._device.ordinal,
+                ordinal,
             )
         )
-        return kernel
-
-    def _has(self, unit: str) -> bool:
-        """Whether a unit has been compiled, or has failed."""
-        return unit in self._libraries or unit in self._compiled or unit in self._failures
+        return driver.CUfunction(int(kernel))
 
     def _library(self, unit: str) -> _Library:
         if not background.waits() and not self.begin(unit):
@@ -235,60 +144,58 @@ class Kernels:
         return self._libraries.of(unit, lambda: self._loaded(unit))
 
     def _loaded(self, unit: str) -> _Library:
-        with self._lock:
-            begun = self._begun.pop(unit, None)
-        if begun is not None:
-            # an error of its own is met again, where it lasts
-            wait([begun])
-        if unit in self._failures:  # each partition would wait for the same refusal
-            raise KernelsUnavailable(self._failures[unit])
-        from cuda.bindings import driver
-
+        compiled = self._compiled(unit)
         _unload_retired(self._device)
         try:
-            compiled = self._compiled.pop(unit, None) or cubin(
-                self._query.source(unit), self._device.architecture
-            )
-            handle = checked(driver.cuLibraryLoadData(compiled.code, [], [], 0, [], [], 0))
-        except KernelsUnavailable as error:
-            self._failures[unit] = str(error)
-            raise
+            handle = checked(bindings().cuLibraryLoadData(compiled.code, [], [], 0, [], [], 0))
         except DriverError as error:
-            if error.passes:
-                # for this call only: the next one tries again, without compiling
-                self._compiled[unit] = compiled
+            if error.is_transient:  # the next call tries again, without compiling
                 raise _without_memory(error) from error
-            self._failures[unit] = f"the driver does not take the compiled kernels: {error}"
-            raise KernelsUnavailable(self._failures[unit]) from error
+            failure = f"the driver does not take the compiled kernels: {error}"
+            self._code[unit] = _finished(KernelsUnavailable(failure))
+            raise KernelsUnavailable(failure) from error
+        self._code.pop(unit, None)
         self._loads.append(handle)
         return _Library(handle, compiled.names)
 
+    def _compiled(self, unit: str) -> Compiled:
+        """The code of a unit; units that failed do so again without being compiled."""
+        future = self._code.get(unit)
+        # an error that is not the compiler's may not come again
+        if future is None or not isinstance(future.exception(), KernelsUnavailable | None):
+            try:
+                future = _finished(cubin(self._query.source(unit), self._device.architecture))
+            except KernelsUnavailable as error:
+                future = _finished(error)
+            self._code[unit] = future
+        failure = future.exception()
+        if failure is not None:
+            raise KernelsUnavailable(str(failure))
+        return future.result()
 
-def prepare(wanted: Sequence[tuple[Kernels, Sequence[str]]]) -> None:
-    """Compile side by side, then load, units of several queries.
 
-    Parameters
-    ----------
-    wanted : sequence of (Kernels, sequence of str)
-        Each with the units of it that it has and are wanted: all if none is named.
+def _finished(outcome: Compiled | KernelsUnavailable) -> Future[Compiled]:
+    future: Future[Compiled] = Future()
+    if isinstance(outcome, Compiled):
+        future.set_result(outcome)
+    else:
+        # without the traceback, which keeps frames
+        future.set_exception(KernelsUnavailable(str(outcome)))
+    return future
 
-    Raises
-    ------
-    KernelsUnavailable
-    """
+
+def prepare(queries: Sequence[tuple[Kernels, Sequence[str]]]) -> None:
+    """Compile side by side, then load, the named units that queries have; all if none is named."""
     pairs = [
         (kernels, unit)
-        for kernels, units in wanted
+        for kernels, units in queries
         for unit in kernels._query.units
         if not units or unit in units
     ]
-    missing = [(kernels, unit) for kernels, unit in pairs if not kernels._has(unit)]
+    missing = [(k, unit) for k, unit in pairs if unit not in k._libraries and unit not in k._code]
     sources = [(k._query.source(unit), k._device.architecture) for k, unit in missing]
-    for (kernels, unit), made in zip(missing, cubins(sources), strict=True):
-        if isinstance(made, CompileError):
-            kernels._failures[unit] = str(made)
-        else:
-            kernels._compiled[unit] = made
+    for (kernels, unit), outcome in zip(missing, cubins(sources), strict=True):
+        kernels._code[unit] = _finished(outcome)
     for kernels, unit in pairs:
         kernels._library(unit)
 
@@ -314,16 +221,14 @@ def _unload_retired(device: Device) -> None:
     waiting = _retired.get(device)
     if not waiting:
         return
-    from cuda.bindings import driver
-
     handles = []
     # not what is retired from now on, of which kernels may have been launched later
     for _ in range(len(waiting)):
         with suppress(IndexError):  # another thread unloads it
             handles.append(waiting.popleft())
-    checked(driver.cuCtxSynchronize())
+    checked(bindings().cuCtxSynchronize())
     for handle in handles:
-        checked(driver.cuLibraryUnload(handle))
+        checked(bindings().cuLibraryUnload(handle))
 
 
 _known: Cache[tuple[Query, Device], Kernels] = Cache(1024)

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,19 +17,14 @@ from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call import Call, Run
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned
 from dask_gpuagg.cuda.choice.partitions import NARROW
-from dask_gpuagg.cuda.choice.summary import SEGMENTS, KeySummary
-from dask_gpuagg.cuda.keys.ranges import (
-    FLOATS,
-    Numbering,
-    float_word,
-    forget_out_of_range,
-    forget_steps,
-)
+from dask_gpuagg.cuda.choice.summary import SEGMENTS, KeySummary, Numbers
+from dask_gpuagg.cuda.keys import ranges
+from dask_gpuagg.cuda.keys.ranges import Numbering
 from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.structs import Expected, ExpectedHot
 from dask_gpuagg.cuda.query.tuning import HOT_AT_MOST, HOT_ROWS, TOLD_COLUMNS
 from dask_gpuagg.cuda.runtime.kernels import Kernels
-from dask_gpuagg.cuda.sampling.sample import Numbers, Sample
+from dask_gpuagg.cuda.sampling.sample import Sample
 
 # Standard deviations of a Poisson variable by which counts of two samples may differ.
 _DEVIATIONS = 4
@@ -48,41 +41,28 @@ _RANGE_SHARE = 1 / 8
 _VALUES = 0.05
 # Share of the rows of hot keys that these must have again.
 _HOT_AGAIN = 0.75
-# Segments of a key that is not hot, at most, of which its pairs vary.
-_FEW_SEGMENTS = HOT_ROWS
 # Rows that found no place, at most, of a decision worth repeating.
 _SPILLED = 1 / 64
-_WORDS = 1 << 64
-_HALF = 1 << 63
+_WORDS, _HALF = 1 << 64, 1 << 63
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """A decision, and the rows that it was made for.
-
-    Attributes
-    ----------
-    decision : Decision
-    rows : int
-    values : float
-        Of a row that were not null, on average.
-    expected : Expected
-    numbering : Numbering, optional
-        Where keys are numbered by their ranges.
-    hot : ExpectedHot, optional
-        Where keys are kept out of partitions.
-    """
+    """A decision, and the rows that it was made for."""
 
     decision: Decision
     rows: int
+    # of a row that were not null, on average
     values: float
     expected: Expected
+    # where keys are numbered by their ranges
     numbering: Numbering | None = None
+    # where keys are kept out of partitions
     hot: ExpectedHot | None = None
 
 
-# Of what calls of the same kernels have in common: what was forced, what is grouped by, and the
-# numbers of coded keys, which are the same object where they are the same.
+# Calls that are alike have these in common: kernels, what is forced, what is grouped by, and the
+# numbers of coded keys, by identity.
 _Key = tuple[Kernels, str, tuple[str, ...], Any]
 _known: Cache[_Key, Expectation] = Cache(_KEPT)
 # Refusals in a row, and for how many calls no decision is repeated.
@@ -98,10 +78,9 @@ def expectation(call: Call, forced: str) -> Expectation | None:
     before = _known.get(_key(call, forced))
     if before is None or abs(before.values - (call.values or 0.0)) > _VALUES:
         return None
-    more = call.rows - before.rows
+    more, share = call.rows - before.rows, _ROWS_SHARE * before.rows
     # partitions have room for so many rows
-    most = 0.0 if isinstance(before.decision, Partitioned) else _ROWS_SHARE * before.rows
-    if not -_ROWS_SHARE * before.rows <= more <= most:
+    if not -share <= more <= (0 if isinstance(before.decision, Partitioned) else share):
         return None
     row, left = _refused.get(_key(call, forced)) or (0, 0)
     if left:
@@ -113,17 +92,8 @@ def expectation(call: Call, forced: str) -> Expectation | None:
 def check(call: Call, sample: Sample, before: Expectation, counters: int) -> None:
     """Launch the comparison of a sample with what a decision was made for.
 
-    By the kernels that took the sample: those of another representation may need no other kernel
-    of this unit.
-
-    Parameters
-    ----------
-    call : Call
-        Of the sample.
-    sample : Sample
-    before : Expectation
-    counters : int
-        Address of those that say that the kernels have nothing to do.
+    ``counters`` is the address of those that say that the kernels have nothing to do. The call is
+    that of the sample, whose kernels are loaded.
     """
     to = ctypes.c_void_p(counters)
     call.launch("check", 1, 32, ctypes.c_void_p(sample.summary), before.expected, to)
@@ -155,66 +125,36 @@ def keep(
 ) -> None:
     """Remember a decision that did well; drop the one before otherwise.
 
-    Parameters
-    ----------
-    call : Call
-    forced : str
-    decision : Decision, optional
-        None if the rows were not grouped by the first one.
-    numbers : Numbers
-        Of the sample.
-    spilled : int
-        Rows that found no place at first.
-    numbering : Numbering, optional
-        What the decision is for, where that is not the call's own query.
+    The decision is None if the rows were not grouped by the first one; ``spilled`` counts rows that
+    had no place at first. ``numbering`` is what it is for, where that is not the call's query.
     """
-    if decision is None or not _may_repeat(decision) or spilled > _SPILLED * call.rows:
+    if isinstance(decision, Partitioned):
+        # room for skewed keys is made by a count of the rows themselves
+        worth = decision.counted or not (decision.estimate and decision.estimate.skewed)
+    else:
+        # beside the time of other kernels that of waiting for the sample does not count
+        worth = isinstance(decision, Hgb | Direct)
+    if decision is None or not worth or spilled > _SPILLED * call.rows:
         _known.drop(_key(call, forced))
         return
     again = replace(decision, why=f"{decision.why}; as for rows before")
     expected = bounds_of(numbers, decision, numbering)
-    hot = _hot_of(decision, numbers)
+    hot = None
+    if isinstance(decision, Partitioned) and decision.hot and decision.estimate:
+        shares = dict(decision.estimate.hot)
+        sampled = _HOT_AGAIN * numbers.rows * sum(shares[word] for word in decision.hot)
+        words = (ctypes.c_uint64 * HOT_AT_MOST)(*decision.hot)
+        hot = ExpectedHot(words, len(decision.hot), int(sampled))
     repeatable = Expectation(again, call.rows, call.values or 0.0, expected, numbering, hot)
     _known.put(_key(call, forced), repeatable)
-
-
-def _may_repeat(decision: Decision) -> bool:
-    # beside the other kernels' time that of waiting for the sample does not count
-    if isinstance(decision, Partitioned):
-        skewed = decision.estimate is not None and decision.estimate.skewed
-        # room for skewed keys is made by a count of the rows themselves
-        return decision.counted or not skewed
-    return isinstance(decision, Hgb | Direct)
-
-
-def _hot_of(decision: Decision, numbers: Numbers) -> ExpectedHot | None:
-    """What a sample must show of the keys that a decision keeps out of partitions."""
-    if not (isinstance(decision, Partitioned) and decision.hot and decision.estimate):
-        return None
-    shares = dict(decision.estimate.hot)
-    rows = _HOT_AGAIN * numbers.rows * sum(shares[word] for word in decision.hot)
-    words = (ctypes.c_uint64 * HOT_AT_MOST)(*decision.hot)
-    return ExpectedHot(words, len(decision.hot), int(rows))
 
 
 def forget() -> None:
     """Drop all decisions."""
     _known.clear()
     _refused.clear()
-    forget_out_of_range()
-    forget_steps()
-
-
-@contextmanager
-def forgotten() -> Iterator[None]:
-    """Repeat no decision inside; those before are kept for afterwards."""
-    global _known, _refused
-    before = _known, _refused
-    _known, _refused = Cache(_KEPT), Cache(_KEPT)
-    try:
-        yield
-    finally:
-        _known, _refused = before
+    ranges.forget_out_of_range()
+    ranges.forget_steps()
 
 
 def _window_of(decision: Decision) -> tuple[int, int] | None:
@@ -236,8 +176,8 @@ def _window_of_steps(numbering: Numbering) -> tuple[int, int] | None:
     # the last code may stand for null
     first, last = base + beyond, base + codes - 2 - beyond
     query, step = numbering.query, numbering.step
-    if query.keys[0].ctype in FLOATS:
-        return float_word(query, max(0, first) / step), float_word(query, last / step)
+    if query.keys[0].ctype in ranges.FLOATS:
+        return ranges.float_word(query, max(0, first) / step), ranges.float_word(query, last / step)
     return base + beyond * step, base + (codes - 2 - beyond) * step
 
 
@@ -254,32 +194,24 @@ def _deviation_of_pairs(numbers: Numbers, estimate: KeySummary) -> int:
         segments = SEGMENTS * (1 - absent)
         variance += 4 * segments**3 * absent
         pairs += segments**2
-    # the square of a Poisson variable
-    variance += (4 * _FEW_SEGMENTS + 2) * max(0.0, numbers.pairs - pairs)
+    # the square of a Poisson variable: a key that is not hot has so few segments
+    variance += (4 * HOT_ROWS + 2) * max(0.0, numbers.pairs - pairs)
     return math.isqrt(int(variance))
 
 
 def bounds_of(numbers: Numbers, decision: Decision, numbering: Numbering | None = None) -> Expected:
     """Bounds within which a sample counts as like one with these numbers.
 
-    Parameters
-    ----------
-    numbers : Numbers
-    decision : Decision
-        Keys must not leave the window that it has found for them.
-    numbering : Numbering, optional
-        Of the keys: no value may come near the ends of its ranges. The window has all numbers.
+    Keys must not leave the window of the decision; of numbered keys, whose window has all numbers,
+    no value may come near the ends of the ranges.
     """
     # adjacent equal keys are not independent, nor are the pairs of one key, which are counted in
     # both orders
     run = min(tuning.SEGMENT, numbers.rows / max(1.0, numbers.rows - numbers.repeats * 32 / 31))
-    together = {
-        "pairs": max(2.0, 4 * numbers.met / max(1, numbers.distinct) - 2),
-        "rows": run,
-        "most": run,
-    }
-    least, most = [], []
-    for name, n in zip(Numbers._fields, numbers, strict=True):
+    pairs = max(2.0, 4 * numbers.met / max(1, numbers.distinct) - 2)
+    together = {"pairs": pairs, "rows": run, "most": run}
+    allowed: dict[str, tuple[int, int]] = {}
+    for name, n in numbers._asdict().items():
         deviation = math.isqrt(int(n * together.get(name, 1)))
         if name == "pairs" and decision.estimate is not None and decision.estimate.skewed:
             deviation = _deviation_of_pairs(numbers, decision.estimate)
@@ -287,24 +219,19 @@ def bounds_of(numbers: Numbers, decision: Decision, numbering: Numbering | None 
         below = beyond if name != "pairs" else _FEWER_PAIRS * deviation
         # no falls at all are sorted keys
         fewest = 1 if name == "falls" and n else 0
-        least.append(max(fewest, n - below))
-        most.append(n + beyond)
+        allowed[name] = max(fewest, n - below), n + beyond
     low, high = numbers.bounds
     beyond = int((high - low) * _RANGE_SHARE) + 16
     first, last = low - beyond, high + beyond
     window = _window_of(decision) if numbering is None else _window_of_steps(numbering)
     if window is not None:
         first, last = max(first, window[0]), min(last, window[1])
-    ends = {
-        "least": (first + _HALF, low + beyond + _HALF),
-        "greatest": (_HALF - 1 - last, _HALF - 1 - high + beyond),
-    }
+    allowed["least"] = max(0, first + _HALF), min(_WORDS - 1, low + beyond + _HALF)
+    allowed["greatest"] = max(0, _HALF - 1 - last), min(_WORDS - 1, _HALF - 1 - high + beyond)
     if low > high:
         # no key has a word, and so it must be again
-        ends = {"least": (numbers.least,) * 2, "greatest": (numbers.greatest,) * 2}
-    for name, (fewest, greatest) in ends.items():
-        place = Numbers._fields.index(name)
-        least[place], most[place] = max(0, fewest), min(_WORDS - 1, greatest)
+        allowed |= {"least": (numbers.least,) * 2, "greatest": (numbers.greatest,) * 2}
+    least, most = zip(*allowed.values(), strict=True)
     words = ctypes.c_uint64 * len(numbers)
     codes_at_ends = []
     # of one column the words are told

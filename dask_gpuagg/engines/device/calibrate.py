@@ -7,13 +7,15 @@ import statistics
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from dask_gpuagg._version import __version__
-from dask_gpuagg.cuda.choice import costs, partitions
+from dask_gpuagg.cuda.choice import costs
 from dask_gpuagg.cuda.choice.cost_model import Observation, error_of, fit, plain
 from dask_gpuagg.cuda.choice.costs import Costs
 from dask_gpuagg.cuda.runtime import driver
+from dask_gpuagg.cuda.runtime.disk_cache import cache_directory
 from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch, current_device
 from dask_gpuagg.cuda.sampling import repeat
 
@@ -58,32 +60,24 @@ EXPERIMENTS = tuple(
 def calibrate(rows: int = ROWS) -> int:
     """Measure, fit, keep and print the constants of the current device.
 
-    Parameters
-    ----------
-    rows : int
-
-    Returns
-    -------
-    int
-        Exit status: 1 where there is no GPU to measure, or no place to keep the constants.
+    Returns 1 where there is no GPU to measure, or no place to keep the constants.
     """
     reason = driver.unavailable()
     if reason is not None:
         print(f"dask-gpuagg calibrate: nothing to measure: {reason}", file=sys.stderr)
         return 1
     device = current_device()
-    path = costs.path_of(device)
-    if path is None:
+    directory = cache_directory()
+    if directory is None:
         print("dask-gpuagg calibrate: no kernel cache to keep the constants in", file=sys.stderr)
         return 1
+    path = costs.path_of(device, directory)
     before = costs.shipped(device)
     l2_megabytes = device.l2_bytes / 1e6 or before.costs.l2_megabytes
-    start = replace(before.costs, l2_megabytes=l2_megabytes)
     observations = list(measured(rows, device))
-    fitted = fit(observations, start)
-    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    fitted = fit(observations, replace(before.costs, l2_megabytes=l2_megabytes))
     more = {
-        "date": date,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "driver": driver.driver_version(),
         "dask_gpuagg": __version__,
         "rows": rows,
@@ -103,32 +97,27 @@ def calibrate(rows: int = ROWS) -> int:
 
 def measured(rows: int, device: Device) -> Iterator[Observation]:
     """Run the experiments; the median of a few times, each kernel by itself."""
-    held: tuple[tuple[int, bool], Any] | None = None
-    for experiment in EXPERIMENTS:
-        kind = (experiment.groups, experiment.dense)
-        if held is None or held[0] != kind:
-            held = None  # gives the memory back first
-            held = kind, _columns(rows, *kind)
-        aggregator = aggregator_of(held[1], experiment.five)
-        run = aggregator.run(experiment.kernel)[2]
-        repeats: list[dict[str, float]] = []
-        for _ in range(_REPEATS):
-            stopwatch = Stopwatch()
-            run = aggregator.run(experiment.kernel, stopwatch)[2]
-            repeats.append(stopwatch.milliseconds())
-        if run.restarted or run.decision.kernel != experiment.kernel:
-            # a table or a tile of it does not fit this device: the other experiments must do
-            continue
-        times = {name: statistics.median(each[name] for each in repeats) for name in repeats[0]}
-        tile = partitions.tile_of(aggregator.query, device, run.decision)
-        yield Observation(
-            aggregator.query,
-            rows,
-            run.decision,
-            device.multiprocessors,
-            tile,
-            {plain(name): ms for name, ms in times.items()},
-        )
+    for kind, experiments in groupby(EXPERIMENTS, lambda one: (one.groups, one.dense)):
+        columns = _columns(rows, *kind)
+        for experiment in experiments:
+            aggregator = aggregator_of(columns, experiment.five)
+            run = aggregator.run(experiment.kernel)[2]
+            repeats: list[dict[str, float]] = []
+            for _ in range(_REPEATS):
+                stopwatch = Stopwatch()
+                run = aggregator.run(experiment.kernel, stopwatch)[2]
+                repeats.append(stopwatch.milliseconds())
+            if run.restarted or run.decision.kernel != experiment.kernel:
+                # a table or a tile of it does not fit this device: the other experiments must do
+                continue
+            times = {name: statistics.median(ms[name] for ms in repeats) for name in repeats[0]}
+            yield Observation(
+                aggregator.query,
+                rows,
+                run.decision,
+                device,
+                {plain(name): ms for name, ms in times.items()},
+            )
 
 
 def report(
@@ -141,13 +130,11 @@ def report(
         f"{name:16} {before[name]:10.4g} {value:10.4g}" for name, value in asdict(fitted).items()
     ]
     lines += ["", f"{'kernel':8} {'groups':>12} {'ms':>8} {'expected':>8}"]
-    for one in observations:
-        expected = one.expected(fitted)
-        groups = 0 if one.decision.estimate is None else one.decision.estimate.groups
-        ms = sum(one.kernel_ms[name] for name in expected)
-        lines.append(
-            f"{one.decision.kernel:8} {groups:12,} {ms:8.3f} {sum(expected.values()):8.3f}"
-        )
+    for observation in observations:
+        expected, decision = observation.expected(fitted), observation.decision
+        groups = 0 if decision.estimate is None else decision.estimate.groups
+        ms = sum(observation.kernel_ms[name] for name in expected)
+        lines.append(f"{decision.kernel:8} {groups:12,} {ms:8.3f} {sum(expected.values()):8.3f}")
     lines.append(f"typical error of a kernel {error_of(observations, fitted):.0%}")
     return "\n".join(lines)
 
@@ -170,11 +157,7 @@ def _columns(rows: int, groups: int, dense: bool) -> tuple[Any, Any, Any]:
 def aggregator_of(columns: tuple[Any, Any, Any], five: bool) -> Any:
     """An aggregator of a sum, or of five aggregations, as ``Experiment`` has them.
 
-    Parameters
-    ----------
-    columns : three of pylibcudf.Column
-        Key and values, int64, float64 and float32.
-    five : bool
+    The columns are a key and values: int64, float64 and float32.
     """
     from dask_gpuagg.engines.device.aggregator import Aggregator
 
@@ -182,8 +165,7 @@ def aggregator_of(columns: tuple[Any, Any, Any], five: bool) -> Any:
     aggregator = Aggregator([key], False)
     aggregator.sum(v)
     if five:
-        aggregator.count(v)
-        aggregator.min(v)
-        aggregator.max(v)
+        for aggregation in (aggregator.count, aggregator.min, aggregator.max):
+            aggregation(v)
         aggregator.mean(w)
     return aggregator

@@ -16,7 +16,13 @@ from dask_gpuagg.cuda.choice.choose import decide
 from dask_gpuagg.cuda.choice.costs import shipped
 from dask_gpuagg.cuda.choice.decision import Hgb, Lphga, Partitioned, SpEga, safe_slots
 from dask_gpuagg.cuda.choice.partitions import copies_bytes
-from dask_gpuagg.cuda.choice.summary import SAMPLED_FROM, SEGMENTS, KeySummary, estimate_groups
+from dask_gpuagg.cuda.choice.summary import (
+    SAMPLED_FROM,
+    SEGMENTS,
+    KeySummary,
+    Numbers,
+    estimate_groups,
+)
 from dask_gpuagg.cuda.choice.tables import shared_capacity
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, SEGMENT
@@ -259,12 +265,24 @@ def test_safe_slots_are_32_bit_numbers(rows: int) -> None:
 # ---- estimate_groups ---------------------------------------------------------------------------
 
 
+def counts_of(**counts: int) -> Numbers:
+    """Those of a sample of keys anywhere, one of which falls."""
+    return Numbers(**dict.fromkeys(Numbers._fields, 0) | {"falls": 1} | counts)
+
+
 def estimated(rows: int, counts: list[int], repeats: int = 0, falls: int = 1) -> KeySummary:
     """The estimate from the rows that each sampled key has."""
     of = Counter(counts)
-    return estimate_groups(
-        rows, sum(counts), len(counts), of[1], of[2], max(counts, default=0), repeats, falls=falls
+    numbers = counts_of(
+        rows=sum(counts),
+        distinct=len(counts),
+        once=of[1],
+        twice=of[2],
+        most=max(counts, default=0),
+        repeats=repeats,
+        falls=falls,
     )
+    return estimate_groups(rows, numbers)
 
 
 samples = st.lists(st.integers(1, 40), max_size=400)
@@ -314,7 +332,7 @@ def test_every_run_of_ascending_keys_is_a_group(run: int) -> None:
 
 
 def test_no_row_belongs_to_a_group() -> None:
-    assert estimate_groups(10**6, 0, 0, 0, 0, 0, 0) == KeySummary(0, 0, 0.0, 0.0)
+    assert estimate_groups(10**6, counts_of()) == KeySummary(0, 0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("groups", [1, 10, 1_000, 20_000, 100_000, 400_000])

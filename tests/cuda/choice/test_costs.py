@@ -16,6 +16,7 @@ from dask_gpuagg.cuda.choice import costs
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelState, KeyPart, ValuePart
+from dask_gpuagg.cuda.runtime.disk_cache import cache_directory
 from dask_gpuagg.cuda.runtime.driver import Device
 
 H200 = Device(0, "NVIDIA H200", "sm_90", 132, 232_448)
@@ -34,8 +35,9 @@ def fresh() -> Iterator[None]:
 
 
 def kept(to: Device = H200) -> Path:
-    path = costs.path_of(to)
-    assert path is not None
+    directory = cache_directory()
+    assert directory is not None
+    path = costs.path_of(to, directory)
     costs.write(path, to, FOUND, {"date": "today"})
     return path
 

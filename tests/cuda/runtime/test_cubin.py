@@ -234,7 +234,7 @@ def test_units_are_compiled_side_by_side(cache: Path, monkeypatch: pytest.Monkey
         together.wait(30)
         return compile_source(unit, architecture)
 
-    monkeypatch.setattr(compiler, "cores", lambda: 3)
+    monkeypatch.setattr(compiler, "cpu_count", lambda: 3)
     monkeypatch.setattr(compiler, "compile_source", wait)
     wanted = [(other(TINY, i), "sm_90") for i in range(3)]
     made = cubins(wanted)
@@ -246,7 +246,7 @@ def test_units_are_compiled_side_by_side(cache: Path, monkeypatch: pytest.Monkey
 def test_a_unit_that_fails_leaves_the_others(
     cores: int, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiler, "cores", lambda: cores)
+    monkeypatch.setattr(compiler, "cpu_count", lambda: cores)
     wrong = TranslationUnit("__global__ void f() { no_such_thing(); }", {})
     first, failed, last = cubins([(unit, "sm_90") for unit in (TINY, wrong, other(TINY))])
     assert isinstance(failed, CompileError)

@@ -139,7 +139,7 @@ def test_units_of_several_queries_are_prepared_together(monkeypatch: pytest.Monk
         return bindings.CUresult.CUDA_SUCCESS, len(loaded)
 
     compile_by(monkeypatch, wait)
-    monkeypatch.setattr(compiler, "cores", lambda: 4)
+    monkeypatch.setattr(compiler, "cpu_count", lambda: 4)
     monkeypatch.setattr(bindings, "cuLibraryLoadData", load)
     queries = [TABLE[f"{n} by int64"] for n in ("1 aggregation", "5 aggregations")]
     kernels = [Kernels(query, DEVICE) for query in queries]
@@ -342,7 +342,7 @@ def test_a_call_that_does_not_wait_is_served_later(
         for _ in range(2):
             with pytest.raises(KernelsCompiling, match="unit hgb"):
                 kernels.launch("hgb", 1, 32, 0)
-        begun = kernels._begun["hgb"]
+        begun = kernels._code["hgb"]
         finish.set()
         begun.result(60)
         kernels.launch("hgb", 1, 32, 0)
@@ -387,7 +387,7 @@ def test_a_failure_in_the_background_is_one_for_later_calls(
     compile_by(monkeypatch, compile_unit)
     kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
     kernels.begin("hgb")
-    kernels._begun["hgb"].result(60)
+    assert kernels._code["hgb"].exception(60)
     with waiting(False), pytest.raises(KernelsUnavailable, match="no such instruction") as raised:
         kernels.launch("hgb", 1, 32, 0)
     assert not isinstance(raised.value, KernelsCompiling)
@@ -468,7 +468,7 @@ def test_what_fails_by_another_error_is_tried_again_by_the_call(
     compile_by(monkeypatch, compile_unit)
     kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
     kernels.begin("hgb")
-    assert isinstance(kernels._begun["hgb"].exception(60), OSError)
+    assert isinstance(kernels._code["hgb"].exception(60), OSError)
     with waiting(False):
         kernels.launch("hgb", 1, 32, 0)
     assert loads == ["lowered hgb"]

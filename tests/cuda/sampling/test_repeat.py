@@ -378,10 +378,7 @@ def zipf_sample(rng: np.random.Generator, groups: int, exponent: float) -> tuple
 def test_decisions_for_skewed_keys_in_partitions_are_repeated(groups: int, exponent: float) -> None:
     rng = np.random.default_rng(groups)
     seen, hot = zipf_sample(rng, groups, exponent)
-    estimate = estimate_groups(
-        10**8, 65_536, seen.distinct, seen.once, seen.twice, seen.most, seen.repeats, seen.met,
-        seen.pairs, lambda: hot, seen.bounds,
-    )  # fmt: skip
+    estimate = estimate_groups(10**8, seen, lambda: hot)
     assert estimate.skewed
     estimate = replace(estimate, groups=groups, most=groups)
     decision = choose.decide(SUM, 10**8, estimate, H200)
@@ -415,14 +412,3 @@ def test_nothing_is_asked_of_hot_keys_where_there_are_none() -> None:
 def test_decisions_for_skewed_keys_in_shared_tables_are_repeated() -> None:
     expectation.keep(call_of(), "auto", replace(HGB, estimate=SKEWED), numbers(), 0)
     assert expectation.expectation(call_of(), "auto") is not None
-
-
-def test_forgotten_restores_the_decisions() -> None:
-    call = call_of()
-    expectation.keep(call, "auto", HGB, numbers(), 0)
-    before = expectation.expectation(call, "auto")
-    assert before is not None
-    with expectation.forgotten():
-        assert expectation.expectation(call, "auto") is None
-        expectation.keep(call, "auto", PARTS, numbers(), 0)
-    assert expectation.expectation(call, "auto") is before

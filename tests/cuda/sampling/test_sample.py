@@ -12,20 +12,20 @@ import pytest
 from dask_gpuagg.cuda.choice.choose import decide
 from dask_gpuagg.cuda.choice.summary import ANY_WORD, KeySummary, estimate_groups
 from dask_gpuagg.cuda.query.forms import Stepped
-from dask_gpuagg.cuda.query.tuning import HOT_ROWS
+from dask_gpuagg.cuda.query.tuning import HOT_ROWS, HOT_TOLD, SEGMENTS_FROM_BIT
 from dask_gpuagg.cuda.sampling import sample
 from dask_gpuagg.cuda.sampling.sample import (
-    HOT_TOLD,
     REGISTERS,
     distinct_keys,
     keys_of_all,
     numbering_of,
 )
-from tests.cuda.choice.test_choose import H200
+from tests.cuda.choice.test_choose import H200, counts_of
 from tests.cuda.choice.test_tables import SUM, dense
 
 ROWS = 10**8
 SEGMENT = 256
+HALF = 1 << 63
 
 
 def ranks_of(keys: int, rng: np.random.Generator) -> np.ndarray:
@@ -93,18 +93,17 @@ def sampled(keys: np.ndarray) -> KeySummary:
         for w, n, s in zip(words, rows, in_segments, strict=True)
         if n >= HOT_ROWS and s >= 4
     ]
-    return estimate_groups(
-        ROWS,
-        keys.size,
-        words.size,
-        int((in_segments == 1).sum()),
-        int((in_segments == 2).sum()),
-        int(rows.max()),
-        int((segments[:, 1:] == segments[:, :-1]).sum()),
-        seen.size,
-        int((in_segments * (in_segments - 1)).sum()),
-        lambda: hot[:HOT_TOLD],
+    numbers = counts_of(
+        rows=keys.size,
+        distinct=words.size,
+        once=int((in_segments == 1).sum()),
+        twice=int((in_segments == 2).sum()),
+        most=int(rows.max()),
+        repeats=int((segments[:, 1:] == segments[:, :-1]).sum()),
+        met=seen.size,
+        pairs=int((in_segments * (in_segments - 1)).sum()),
     )
+    return estimate_groups(ROWS, numbers, lambda: hot[:HOT_TOLD])
 
 
 @pytest.mark.parametrize("groups", [10, 1_000, 30_000, 1_000_000, 16_000_000])
@@ -138,7 +137,7 @@ def test_hot_keys_have_their_rows_and_segments(monkeypatch: pytest.MonkeyPatch) 
     def there(address: int, into: Any, stream: int) -> None:
         for i, (word, rows, segments) in enumerate(told):
             into.words[i] = word
-            into.counts[i] = rows | segments << sample.SEGMENTS_FROM_BIT
+            into.counts[i] = rows | segments << SEGMENTS_FROM_BIT
 
     monkeypatch.setattr(sample, "read_back", there)
     call: Any = SimpleNamespace(handle=0)
@@ -185,21 +184,28 @@ def test_some_keys_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_there_are_no_more_groups_than_words_between_those_seen() -> None:
     """Of rows in the order of a key column hardly any key is seen twice."""
-    seen = {"sampled": 65_536, "distinct": 60_000, "once": 55_000, "twice": 5_000, "most": 3}
-    wide = estimate_groups(ROWS, **seen, repeats=0, bounds=(0, 2**60))
+    seen = {"rows": 65_536, "distinct": 60_000, "once": 55_000, "twice": 5_000, "most": 3}
+
+    def between(least: int, greatest: int) -> KeySummary:
+        ends = {"least": least + HALF, "greatest": HALF - 1 - greatest}
+        return estimate_groups(ROWS, counts_of(**seen, **ends))
+
+    wide = between(0, 2**60)
     assert wide.groups > 350_000
-    near = estimate_groups(ROWS, **seen, repeats=0, bounds=(-10_000, 63_000))
+    near = between(-10_000, 63_000)
     # a 192nd beyond both ends, and some
     assert near.groups == near.most == 73_001 + 2 * (73_001 // 192 + 16)
-    assert estimate_groups(ROWS, **seen, repeats=0) == replace(wide, bounds=ANY_WORD)
+    assert estimate_groups(ROWS, counts_of(**seen)) == replace(wide, bounds=ANY_WORD)
     few = near.within(70_000)
     assert (few.groups, few.most) == (70_000, 70_000)
     assert near.within(10**9) == near
 
 
 def test_keys_that_are_all_null() -> None:
-    bounds = 2**63 - 1, -(2**63)
-    made = estimate_groups(ROWS, 65_536, 1, 0, 0, 65_536, 63_000, bounds=bounds)
+    empty = {"least": 2**64 - 1, "greatest": 2**64 - 1}
+    counts = counts_of(rows=65_536, distinct=1, most=65_536, repeats=63_000, **empty)
+    assert counts.bounds == (2**63 - 1, -(2**63))
+    made = estimate_groups(ROWS, counts)
     assert made.groups == made.most == 1
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda.choice import choose, costs, partitions
+from dask_gpuagg.cuda.choice import choose, costs
 from dask_gpuagg.cuda.choice.cost_model import Observation, error_of, fit, plain
 from dask_gpuagg.cuda.choice.costs import Costs
 from dask_gpuagg.cuda.choice.summary import KeySummary
@@ -54,8 +54,7 @@ def simulated(experiment: Experiment, truth: Costs) -> Observation:
     query = FIVE if experiment.five else SUM
     decision = choose.decide(query, rows, estimate, H200, experiment.kernel)
     assert decision.kernel == experiment.kernel
-    tile = partitions.tile_of(query, H200, decision)
-    empty = Observation(query, rows, decision, H200.multiprocessors, tile, {})
+    empty = Observation(query, rows, decision, H200, {})
     names = ("clear", "hgb", "scatter", "aggregate", "lphga", "first_place", "list_free")
     names += ("next_place", "collect", "write")
     shape = replace(empty, kernel_ms=dict.fromkeys(names, 0.0))
