@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.gpu import prepare, report_head
 from benchmarks.report import write
-from dask_gpuagg.cuda.algorithms.sp_ega import sp_ega
+from dask_gpuagg.cuda.algorithms.tables import sp_ega
 from dask_gpuagg.cuda.call import Call, Piece, collect, table_of
 from dask_gpuagg.cuda.choice.decision import SpEga
 from dask_gpuagg.cuda.query.query import Query

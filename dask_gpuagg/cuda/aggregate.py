@@ -24,7 +24,6 @@ from dask_gpuagg.cuda.call import (
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.decision import Decision, Hgb
 from dask_gpuagg.cuda.dictionary import units_of_dictionary
-from dask_gpuagg.cuda.keys.codes import decoded
 from dask_gpuagg.cuda.keys.words import representations_of
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import Counters
@@ -48,20 +47,11 @@ class Aggregated:
     gathered: bool
     # only where rows are to be encoded: it holds the table
     call: Call | None = None
-    # made already, in the order of the keys
+    # numbers of the rows' groups that are there already, in the order of the keys
     codes: Any | None = None
 
     def encode(self, order: int = 0) -> Any:
-        """The number of every row's group: a buffer of int32, -1 for rows of no group.
-
-        Only after a call with ``encoded``.
-
-        Parameters
-        ----------
-        order : int
-            Address of the numbers, int32, of the groups that come first, second, ...; 0 for the
-            order in which the columns have them.
-        """
+        """The number of every row's group, int32, after a call with ``encoded``; see ``encode``."""
         if self.codes is not None:
             return self.codes
         assert self.call is not None
@@ -79,13 +69,12 @@ def aggregate(
     least: int = 0,
     meanwhile: Callable[[], None] | None = None,
 ) -> Aggregated:
-    """Group rows and reduce every group.
+    """Group fewer than 2**31 rows and reduce every group.
 
     Parameters
     ----------
     query : Query
     parts : sequence of Part
-        The rows, below 2**31.
     stream : rmm.pylibrmm.stream.Stream
         All memory is taken from RMM's current resource, and all work done, on it.
     forced : str
@@ -97,14 +86,9 @@ def aggregate(
     about : tuple of str
         Names of what is grouped by: their previous partition's decision may be reused.
     least : int
-        How many groups there are at least, which a sample may not show.
+        Groups that there are at least, which a sample may not show.
     meanwhile : callable, optional
-        Called while kernels run, at least once where all goes well: what the host has to do for the
-        result that needs no group.
-
-    Returns
-    -------
-    Aggregated
+        Work for the result that needs no group: called while kernels run.
 
     Raises
     ------
@@ -120,41 +104,31 @@ def aggregate(
     if len(query.outputs) > OUTPUTS_AT_MOST:
         raise ValueError(f"at most {OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
     started = time.perf_counter()
-    # the one that was seen first has worked out much already
     device = current_device()
     asked, _ = prepared(query, device)
     columns = Columns(parts, device, stream, stopwatch, about, least, meanwhile)
     decision: Decision | None = None
-    if (
-        encoded
-        and forced == "auto"
-        and columns.rows >= summary.SAMPLED_FROM
-        and may_be_narrow(asked)
-    ):
+    sampled = forced == "auto" and columns.rows >= summary.SAMPLED_FROM
+    if encoded and sampled and may_be_narrow(asked):
         call = columns.call(asked)
         decision = decide(call, forced, Sample(call), encoded)
-        by_range = _by_range(call, decision, started)
+        # a table that fits shared memory is faster
+        by_range = None if isinstance(decision, Hgb) else _by_range(call, decision, started)
         if by_range is not None:
             return by_range
-    call, run, counters = group(columns, asked, forced, encoded, decision)
+    keys, call, run, counters = group(columns, asked, forced, encoded, decision)
     run = run._replace(seconds=time.perf_counter() - started)
     made_keys, outputs = write(call, counters)
-    if call.codes is not None:
-        made_keys = decoded(call, made_keys[0].data, run.groups)
-    gathered = call.query.form.is_gathered
-    if call.dictionary is not None:
-        call.dictionary.judge(run.groups)
-        why = f"strings as numbers of a dictionary; {run.decision.why}"
+    made_keys = keys.decoded(call, made_keys, run.groups)
+    if keys.why:
+        why = f"{keys.why}; {run.decision.why}"
         run = run._replace(decision=replace(run.decision, why=why))
-        made_keys, gathered = [call.dictionary.rows_of(made_keys[0], run.groups)], True
-    return Aggregated(made_keys, outputs, run, gathered, call if encoded else None)
+    return Aggregated(made_keys, outputs, run, keys.is_gathered, call if encoded else None)
 
 
 def _by_range(call: Call, decision: Decision, started: float) -> Aggregated | None:
-    """Groups and codes from the range of the keys, where a table would not fit shared memory."""
+    """Groups and codes from the range of the keys."""
     call.args.rows = call.rows
-    if isinstance(decision, Hgb):
-        return None
     numbered = encode_range(call)
     if numbered is None:
         return None
@@ -166,8 +140,8 @@ def _by_range(call: Call, decision: Decision, started: float) -> Aggregated | No
     return Aggregated([Made(key, None, 0) for key in keys], [], run, False, codes=codes)
 
 
-# Units of the kernels that choose and make a representation of the keys.
-_REPRESENTATION_UNITS = ("bytes", "ranges", "codes", "words", "verify")
+# Units of the kernels that choose a form of the keys and make their words.
+_FORM_UNITS = ("bytes", "ranges", "codes", "words", "verify")
 
 
 def prepare(queries: Iterable[Query], *units: str) -> None:
@@ -181,7 +155,7 @@ def prepare(queries: Iterable[Query], *units: str) -> None:
     for query in queries:
         for form in representations_of(query):
             # whatever is called then needs these as well
-            always = [u for u in _REPRESENTATION_UNITS if u in form.units]
+            always = [u for u in _FORM_UNITS if u in form.units]
             names = (*units, *(always if units else ()))
             units_of_queries.append((prepared(form, device)[1], names))
         for form, likely in units_of_dictionary(query, many_keys=False):

@@ -1,13 +1,12 @@
-"""Attempts at a group-by, until one holds all groups: representation of the keys, decision, run.
+"""Attempts at a group-by, until one holds all groups: form of the keys, kernel, less memory.
 
-The query that was asked for is ``asked``. ``call.query`` is the same with its keys in one
-representation, ``decision.partition_query(call.query)`` what its partitions are compiled for.
+The query that was asked for is ``asked``. ``call.query`` has its keys in one form, and
+``decision.partition_query(call.query)`` is the query that partitions are compiled for.
 """
 
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,8 +16,7 @@ from typing import Any, NamedTuple
 from dask_gpuagg.cuda.ahead import begin
 from dask_gpuagg.cuda.algorithms.pgb import pgb
 from dask_gpuagg.cuda.algorithms.sgb import sgb
-from dask_gpuagg.cuda.algorithms.sp_ega import sp_ega
-from dask_gpuagg.cuda.algorithms.tables import direct, hgb, lphga
+from dask_gpuagg.cuda.algorithms.tables import direct, hgb, lphga, sp_ega
 from dask_gpuagg.cuda.call import Call, Columns, NeedsWholeColumns, Run, zero
 from dask_gpuagg.cuda.choice import choose, summary, tables
 from dask_gpuagg.cuda.choice.choose import that_fits, with_less_memory
@@ -34,10 +32,10 @@ from dask_gpuagg.cuda.choice.decision import (
 )
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.dictionary import dictionary_of, is_known, may_have_dictionary
-from dask_gpuagg.cuda.keys.codes import make_codes
-from dask_gpuagg.cuda.keys.ranges import Numbering, remember_out_of_range
-from dask_gpuagg.cuda.keys.words import Keys, make_words, narrowed, verified
-from dask_gpuagg.cuda.query.forms import CODED, HASHED, RANGED, STEPPED, WIDE_RANGED, Ranged
+from dask_gpuagg.cuda.keys import narrowed
+from dask_gpuagg.cuda.keys.ranges import Numbering, combinations, remember_out_of_range
+from dask_gpuagg.cuda.keys.words import Keys
+from dask_gpuagg.cuda.query.forms import HASHED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import Args, Counters
 from dask_gpuagg.cuda.runtime.background import KernelsCompiling
@@ -46,6 +44,7 @@ from dask_gpuagg.cuda.sampling.sample import Sample, estimated, numbering_of, sa
 
 # The report, and the counters from which columns are made.
 Done = tuple[Run, Counters]
+Remember = Callable[[Run], None]
 
 _ALGORITHMS: dict[type[Decision], Callable[[Call, Any], Done | None]] = {
     Direct: direct,
@@ -55,13 +54,14 @@ _ALGORITHMS: dict[type[Decision], Callable[[Call, Any], Done | None]] = {
     Sgb: sgb,
     SpEga: sp_ega,
 }
-# Those that read rows one after another.
+# Algorithms that read rows one after another.
 _IN_PIECES = (direct, hgb, lphga, pgb)
 
 
 class Grouped(NamedTuple):
-    """All groups, not yet as columns: the call that has made them, its report and counters."""
+    """All groups, not yet as columns."""
 
+    keys: Keys
     call: Call
     run: Run
     counters: Counters
@@ -69,34 +69,22 @@ class Grouped(NamedTuple):
 
 @dataclass
 class Attempt:
-    """A kernel, and the call that it makes the groups of.
+    """A kernel for a call by keys in one form."""
 
-    Attributes
-    ----------
-    call : Call
-    decision : Decision
-    remember : callable, optional
-        Takes the report of an attempt that holds all groups.
-    check : callable, optional
-        Launched before the kernels, which then do nothing for rows unlike those expected.
-    rehashed : bool
-        Whether all rows go to a table in global memory that grows, because the kernel of the
-        decision did not take them.
-    spares_memory : bool
-        Whether another attempt may follow where device memory does not suffice for this one.
-    ambiguous : bool
-        Whether it took all rows, but some word may stand for several keys, or for none.
-    refused : str, optional
-        What the allocator said where device memory did not suffice.
-    """
-
+    keys: Keys
     call: Call
     decision: Decision
-    remember: Callable[[Run], None] | None = None
+    # takes the report of an attempt that holds all groups
+    remember: Remember | None = None
+    # launched before the kernels, which then do nothing for rows unlike those expected
     check: Callable[[], None] | None = None
+    # whether all rows go to a table in global memory that grows, instead of the decision's kernel
     rehashed: bool = False
+    # whether another attempt may follow where device memory does not suffice for this one
     spares_memory: bool = False
+    # whether it took all rows, but some word may stand for several keys, or for none
     ambiguous: bool = False
+    # the allocator's message where device memory did not suffice
     refused: str | None = None
 
     def run(self) -> Done | None:
@@ -115,7 +103,7 @@ class Attempt:
         try:
             done = algorithm(call, self.decision)
         except KernelsCompiling:
-            # what it would have launched next compiles side by side with what it lacks
+            # the other kernels of the decision compile side by side with the missing one
             begin(call.query, call.device, self.decision)
             raise
         except MemoryError as error:
@@ -135,7 +123,7 @@ class Attempt:
     def _algorithm(self) -> Callable[[Call, Any], Done | None]:
         if self.rehashed:
             return lphga
-        return next(run for of, run in _ALGORITHMS.items() if isinstance(self.decision, of))
+        return next(run for kind, run in _ALGORITHMS.items() if isinstance(self.decision, kind))
 
 
 def group(
@@ -143,20 +131,8 @@ def group(
 ) -> Grouped:
     """Group rows by the first attempt that holds all groups.
 
-    Parameters
-    ----------
-    columns : Columns
-    asked : Query
-    forced : str
-        ``auto`` or the kernel that is wanted.
-    encoded : bool
-        Whether rows will be looked up in the table of the groups.
-    decision : Decision, optional
-        Where it has been made for the keys as they come.
-
-    Returns
-    -------
-    Grouped
+    ``forced`` is ``auto`` or a kernel, ``encoded`` whether rows will be looked up in the table of
+    the groups, and ``decision`` that for the keys as they come, where it is taken already.
 
     Raises
     ------
@@ -164,207 +140,177 @@ def group(
         Where device memory does not suffice for any attempt.
     """
     if columns.rows == 0:
-        call = columns.call(asked)
-        return Grouped(call, Run(decide(call, forced, None), 0, 0), Counters())
-    for attempt in _attempts(columns, asked, forced, encoded, decision):
+        keys = Keys(asked)
+        call = keys.call(columns)
+        return Grouped(keys, call, Run(decide(call, forced, None), 0, 0), Counters())
+    for attempt in Ladder(columns, asked, forced, encoded, decision).attempts():
         done = attempt.run()
         if done is None:
             continue
-        call, (run, counters) = attempt.call, done
-        if call.query.form == HASHED:
-            counters = verified(call, counters)
-        if not _is_ambiguous(call, counters):
+        run, counters = done
+        if not attempt.keys.is_ambiguous(attempt.call, counters):
             if attempt.remember is not None:
                 attempt.remember(run)
-            return Grouped(call, run, counters)
+            return Grouped(attempt.keys, attempt.call, run, counters)
         attempt.ambiguous = True
-        call.held.clear()
-        call.dictionary = None
+        attempt.call.held.clear()
     raise AssertionError("keys by row are never in doubt")
 
 
-def _attempts(
-    columns: Columns, asked: Query, forced: str, encoded: bool, decision: Decision | None
-) -> Iterator[Attempt]:
-    """Each is asked for when those before have failed."""
-    for call in _representations(columns, asked, forced, encoded):
-        _begin(call)
-        if call.query.form == CODED:
-            make_codes(call)
-        elif call.query.form.made_words:
-            make_words(call)
-        yield from _of_representation(columns, call, forced, encoded, decision)
-        decision = None
-        # in doubt: the buffers of this representation are released before the next is made
-        call.held.clear()
+@dataclass
+class Ladder:
+    """The attempts at one group-by, see ``group``: each is made when those before have failed."""
+
+    columns: Columns
+    asked: Query
+    forced: str
+    encoded: bool
+    decision: Decision | None = None
+
+    def attempts(self) -> Iterator[Attempt]:
+        """Attempts by the keys in each form."""
+        for keys in self._forms():
+            call = _begin(keys, self.columns)
+            yield from self._of_form(keys, call)
+            self.decision = None
+            # the buffers of this form are released before the next is made
+            call.held.clear()
+
+    def _forms(self) -> Iterator[Keys]:
+        """The keys in narrower forms first, by row last."""
+        columns, asked, auto = self.columns, self.asked, self.forced == "auto"
+        texts = auto and not self.encoded and may_have_dictionary(columns, asked)
+        if texts and is_known(columns, asked):
+            yield from self._by_dictionary()
+        narrowest = Keys(asked)
+        if asked.form.made_words and columns.rows >= summary.SAMPLED_FROM:
+            slots = auto or self.forced in ("direct", "pgb", "pgb_ur", "pgb_fold")
+            narrowest = narrowed(columns.call(asked), slots and not self.encoded)
+        if texts and narrowest.query.form == HASHED:
+            yield from self._by_dictionary()
+        keys: Keys | None = narrowest
+        while keys is not None:
+            yield keys
+            keys = keys.wider(columns)
+
+    def _by_dictionary(self) -> Iterator[Keys]:
+        """The strings as numbers of a dictionary, if there is one."""
+        dictionary = None
+        with suppress(MemoryError):  # hashed strings need no numbers beside them
+            dictionary = dictionary_of(self.columns, self.asked)
+        if dictionary is not None:
+            yield dictionary
+
+    def _of_form(self, keys: Keys, call: Call) -> Iterator[Attempt]:
+        """Attempts with the keys in one form; none after one that is in doubt.
+
+        The previous partition's decision is repeated first. Keys that fit a word may be numbered by
+        the combinations of their values instead.
+        """
+        query, forced, encoded = call.query, self.forced, self.encoded
+        decision, remember = self.decision, None
+        if decision is None:
+            before = None if encoded else repeat.expectation(call, forced)
+            sample = Sample(call) if before is not None or sampled(call, forced) else None
+            if before is not None and sample is not None:
+                attempt = self._repeated(keys, call, sample, before)
+                yield attempt
+                repeat.refused(call, forced)
+                if attempt.ambiguous:
+                    if before.numbering is None:
+                        return
+                    # values that only the sample has none of
+                    remember_out_of_range(query, call.about)
+            decision = decide(call, forced, sample, encoded)
+            if sample is not None and not encoded:
+                if query.may_fill or query.may_be_stepped:
+                    yield from self._numbered(call, sample, decision)
+                remember = partial(_remember, call, forced, sample, decision, None)
+        # words that were made for other values than occur
+        if query.form.is_checked_early and call.counters().ambiguous:
+            return
+        if encoded and isinstance(decision, Partitioned | Sgb | SpEga):
+            # they leave no table in which rows could be looked up by linear probing
+            decision = choose.decide(query, call.rows, decision.estimate, call.device, "lphga")
+        yield from self._decided(keys, call, decision, remember)
+
+    def _repeated(
+        self, keys: Keys, call: Call, sample: Sample, before: repeat.Expectation
+    ) -> Attempt:
+        """The decision for earlier rows, which holds where the device finds this sample alike."""
+        target = call
+        if before.numbering is not None:
+            keys = before.numbering
+            target = _begin(keys, self.columns)
+        return Attempt(
+            keys,
+            target,
+            before.decision,
+            partial(repeat.judge, call, self.forced),
+            partial(repeat.check, call, sample, before, target.args.counters),
+            # these rows may need much less memory than those before
+            spares_memory=True,
+        )
+
+    def _numbered(self, call: Call, sample: Sample, decision: Decision) -> Iterator[Attempt]:
+        """Attempts with the keys numbered by their values' combinations, if these get slots."""
+        numbering = numbering_of(call, sample, decision)
+        if numbering is None or decision.estimate is None:
+            return
+        codes = combinations(numbering.ranges)
+        # words of hot keys are others
+        estimate = replace(
+            decision.estimate.within(codes), bounds=(0, codes - 1), ascending=False, hot=()
+        )
+        other = _decision(call, numbering.query, estimate, self.forced)
+        if not (isinstance(other, Direct) or (isinstance(other, Partitioned) and other.window)):
+            return
+        if numbering.steps:
+            other = replace(other, why=f"{numbering.step_text}; {other.why}")
+        remember = partial(_remember, call, self.forced, sample, other, numbering)
+        yield from self._decided(numbering, _begin(numbering, self.columns), other, remember)
+        remember_out_of_range(call.query, call.about)
+
+    def _decided(
+        self, keys: Keys, call: Call, decision: Decision, remember: Remember | None
+    ) -> Iterator[Attempt]:
+        """The decision, then others where the rows or the memory do not admit it.
+
+        Raises
+        ------
+        MemoryError
+            With the allocator's message, where no kernel needs less.
+        """
+        query, rows, device, values = call.query, call.rows, call.device, call.values
+        forced, costs = self.forced, known(device).costs
+        while True:
+            attempt = Attempt(keys, call, decision, remember, spares_memory=forced == "auto")
+            yield attempt
+            if attempt.ambiguous:
+                return
+            if attempt.refused is not None:
+                less = with_less_memory(query, rows, decision, device, costs, values)
+                if less is None:
+                    raise MemoryError(attempt.refused)
+                decision = less
+            elif isinstance(decision, Sgb | Direct):
+                decision = choose.decide_again(query, rows, decision, device, forced, costs, values)
+            else:
+                break
+        yield Attempt(keys, call, decision, remember, rehashed=True)
 
 
-def _representations(columns: Columns, asked: Query, forced: str, encoded: bool) -> Iterator[Call]:
-    """Calls with the keys in narrower forms first, keys by row last."""
-    keys, slots = Keys(asked), False
-    texts = not encoded and forced == "auto" and may_have_dictionary(columns, asked)
-    if texts and is_known(columns, asked):
-        yield from _by_dictionary(columns, asked)
-    if asked.form.made_words and columns.rows >= summary.SAMPLED_FROM:
-        slots = not encoded and forced in ("auto", "direct", "pgb", "pgb_ur", "pgb_fold")
-        keys = narrowed(columns.call(asked), slots)
-    if texts and keys.query.form == HASHED:
-        yield from _by_dictionary(columns, asked)
-    yield columns.call(*keys)
-    if keys.codes is not None and keys.codes.near:
-        # values that the sample has none of
-        remember_out_of_range(asked, columns.about)
-        keys = narrowed(columns.call(asked), slots)
-        yield columns.call(*keys)
-    query = keys.query
-    while (wider := query.wider) is not None:
-        if query.chosen in (RANGED, STEPPED, WIDE_RANGED):
-            # values outside of the ranges that the sample saw
-            remember_out_of_range(wider, columns.about)
-        # keys unlike those of the sample; or two share a word, which is so rare that doing
-        # everything again is the best answer
-        query = wider
-        yield columns.call(query)
-
-
-def _by_dictionary(columns: Columns, asked: Query) -> Iterator[Call]:
-    """The call by the numbers of a dictionary, if there is one."""
-    dictionary = None
-    with suppress(MemoryError):  # hashed strings need no numbers beside them
-        dictionary = dictionary_of(columns, asked)
-    if dictionary is not None:
-        call = dictionary.columns.call(dictionary.query)
-        call.dictionary = dictionary
-        yield call
-
-
-def _begin(call: Call) -> None:
-    """Counters, and what else of the arguments no kernel chooses."""
-    args, query = call.args, call.query
+def _begin(keys: Keys, columns: Columns) -> Call:
+    """A call by the keys in one form, with its counters and their words."""
+    call = keys.call(columns)
+    args = call.args
     args.counters = call.allocate(ctypes.sizeof(Counters)).ptr
     args.rows = args.end = call.rows
     args.probes = tables.PROBES
-    if query.form.may_be_ambiguous:
+    if call.query.form.may_be_ambiguous:
         zero(call, args.counters, ctypes.sizeof(Counters) // 4)
-    if isinstance(query.form, Ranged):
-        for columns, _, _ in call.pieces:
-            ranges = columns[len(columns) - len(query.keys)]
-            ranges.mask = args.counters + Counters.ambiguous.offset
-
-
-def _is_ambiguous(call: Call, counters: Counters) -> bool:
-    """Whether some word stands for several keys, or for none, after all rows were grouped."""
-    if call.dictionary is not None:
-        return bool(call.dictionary.is_full())
-    return call.query.form.may_be_ambiguous and bool(counters.ambiguous)
-
-
-def _of_representation(
-    columns: Columns, call: Call, forced: str, encoded: bool, decision: Decision | None
-) -> Iterator[Attempt]:
-    """Attempts with the representation of one call; none after one that is in doubt.
-
-    The previous partition's decision is repeated first. Keys that fit a word may be numbered by
-    the combinations of their values instead.
-    """
-    query, remember = call.query, None
-    if decision is None:
-        before = None if encoded else repeat.expectation(call, forced)
-        sample = Sample(call) if before is not None or sampled(call, forced) else None
-        if before is not None and sample is not None:
-            attempt = _repeated(columns, call, forced, sample, before)
-            yield attempt
-            repeat.refused(call, forced)
-            if attempt.ambiguous and before.numbering is None:
-                return
-            if attempt.ambiguous:
-                # values that only the sample has none of
-                remember_out_of_range(query, call.about)
-        decision = decide(call, forced, sample, encoded)
-        if sample is not None and not encoded:
-            if query.may_fill or query.may_be_stepped:
-                yield from _numbered(columns, call, forced, sample, decision)
-            remember = partial(_remember, call, forced, sample, decision, None)
-    # words that were made for other values than occur
-    if query.form.is_checked_early and call.counters().ambiguous:
-        return
-    if encoded and isinstance(decision, Partitioned | Sgb | SpEga):
-        # they leave no table in which rows could be looked up by linear probing
-        decision = choose.decide(query, call.rows, decision.estimate, call.device, "lphga")
-    yield from _decided(call, decision, forced, remember)
-
-
-def _repeated(
-    columns: Columns, call: Call, forced: str, sample: Sample, before: repeat.Expectation
-) -> Attempt:
-    """The decision for earlier rows, which holds where the device finds this sample alike."""
-    target = call
-    if before.numbering is not None:
-        target = columns.call(before.numbering.query, before.numbering.columns)
-        _begin(target)
-    return Attempt(
-        target,
-        before.decision,
-        partial(repeat.judge, call, forced),
-        partial(repeat.check, call, sample, before, target.args.counters),
-        # these rows may need much less memory than those before
-        spares_memory=True,
-    )
-
-
-def _numbered(
-    columns: Columns, call: Call, forced: str, sample: Sample, decision: Decision
-) -> Iterator[Attempt]:
-    """Attempts with the keys numbered by their values' combinations, if these get slots."""
-    numbering = numbering_of(call, sample, decision)
-    if numbering is None or decision.estimate is None:
-        return
-    codes = math.prod(codes for _, codes in numbering.ranges)
-    # words of hot keys are others
-    estimate = replace(
-        decision.estimate.within(codes), bounds=(0, codes - 1), ascending=False, hot=()
-    )
-    other = _decision(call, numbering.query, estimate, forced)
-    if not (isinstance(other, Direct) or (isinstance(other, Partitioned) and other.window)):
-        return
-    if numbering.steps:
-        other = replace(other, why=f"{numbering.said}; {other.why}")
-    numbered = columns.call(numbering.query, numbering.columns)
-    _begin(numbered)
-    remember = partial(_remember, call, forced, sample, other, numbering)
-    yield from _decided(numbered, other, forced, remember)
-    remember_out_of_range(call.query, call.about)
-
-
-def _decided(
-    call: Call, decision: Decision, forced: str, remember: Callable[[Run], None] | None
-) -> Iterator[Attempt]:
-    """The decision, then others where the rows or the memory do not admit it.
-
-    Raises
-    ------
-    MemoryError
-        With the allocator's message, where no kernel needs less.
-    """
-    query, costs = call.query, known(call.device).costs
-    while True:
-        attempt = Attempt(call, decision, remember, spares_memory=forced == "auto")
-        yield attempt
-        if attempt.ambiguous:
-            return
-        if attempt.refused is not None:
-            device, values = call.device, call.values
-            less = with_less_memory(query, call.rows, decision, device, costs, values)
-            if less is None:
-                raise MemoryError(attempt.refused)
-            decision = less
-        elif isinstance(decision, Sgb | Direct):
-            decision = choose.decide_again(
-                query, call.rows, decision, call.device, forced, costs, call.values
-            )
-        else:
-            break
-    yield Attempt(call, decision, remember, rehashed=True)
+    keys.make(call)
+    return call
 
 
 def _remember(
@@ -381,7 +327,7 @@ def _remember(
 
 
 def decide(call: Call, forced: str, sample: Sample | None, encoded: bool = False) -> Decision:
-    """The kernel for the rows that the sample is of."""
+    """The kernel for the rows of a call, by their sample."""
     estimate = estimated(call, forced, sample) if sample else None
     if encoded and estimate is not None:
         # rows are looked up by linear probing, so no other way of finding a slot will do

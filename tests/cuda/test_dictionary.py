@@ -160,18 +160,16 @@ class Launched:
                 columns=[None, SimpleNamespace(offset=part.keys[0].size)],
                 handle=0,
                 allocate=lambda size: SimpleNamespace(ptr=next(addresses)),
-                mask_bytes=lambda rows: rows // 8,
+                held=[],
                 spread=lambda *_, **__: 1,
                 launch=lambda *arguments, **_: self.kernels.append(arguments),
+                launch_over=lambda *arguments: self.kernels.append(arguments),
+                read_number=lambda address: self.full,
                 device=H200,
             )
 
-        def read_back(address: int, into: Any, handle: int) -> None:
-            into.value = self.full
-
         monkeypatch.setattr(Columns, "call", call)
         monkeypatch.setattr(dictionary, "Sample", Sample)
-        monkeypatch.setattr(dictionary, "read_back", read_back)
         monkeypatch.setattr(dictionary, "fill", lambda *_: None)
         dictionary.forget_dictionaries()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from dask_gpuagg.cuda.call import Call, Made, number_groups
+from dask_gpuagg.cuda.call import Call, Made, mask_bytes, number_groups
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import Counters, Target
-from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, SMALL_BLOCK
+from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 
 # Columns of so few bytes are written before the host knows how many groups there are: it then waits
@@ -26,13 +26,8 @@ Buffers = list[tuple[Any, Any]]
 def collect_early(call: Call, most: int | None = None) -> Counters:
     """Number the groups and write a small table's columns, all before anything is waited for.
 
-    Only where the table is final unless the counters say otherwise.
-
-    Parameters
-    ----------
-    call : Call
-    most : int, optional
-        Groups at most, where the table has more slots than that.
+    The table must be final unless the counters say otherwise. ``most`` is the most groups that it
+    may have, where its slots are more.
     """
     number_groups(call)
     room = (call.args.table.slots if most is None else most) + EXTRA_SLOTS
@@ -45,7 +40,7 @@ def collect_early(call: Call, most: int | None = None) -> Counters:
 def columns_for(call: Call, room: int) -> Buffers:
     """Memory for the columns of so many groups, with their masks where they may have nulls."""
     return [
-        (_data(call, ctype, room), call.mask(room) if nullable else None)
+        (call.buffer(room * TYPE_BYTES[ctype]), call.mask(room) if nullable else None)
         for ctype, nullable in call.query.columns_out
     ]
 
@@ -58,43 +53,32 @@ def targets_of(buffers: Buffers) -> ctypes.Array[Target]:
 
 
 def no_targets(query: Query) -> ctypes.Array[Target]:
-    """The same for kernels that do not write columns now."""
+    """No columns, for kernels that do not write them now."""
     return (Target * len(query.columns_out))()
 
 
 def write(call: Call, counters: Counters) -> tuple[list[Made], list[Made]]:
-    """Keys and outputs of all groups.
-
-    Parameters
-    ----------
-    call : Call
-    counters : Counters
-
-    Returns
-    -------
-    keys, outputs : list of Made
-        Of keys that are gathered or coded the one column that stands for them.
-    """
-    groups, types = counters.total, call.query.columns_out
+    """Keys and outputs of all groups; gathered or coded keys have one column."""
+    groups, types, early = counters.total, call.query.columns_out, call.early
     keys = call.query.key_outputs
     nulls: list[int | None] = [None] * keys
     nulls += counters.nulls[: len(types) - keys]
-    buffers = call.early
+    buffers = early
     if buffers is None:
+        masked = [nullable and n != 0 for (_, nullable), n in zip(types, nulls, strict=True)]
         buffers = [
-            (_data(call, ctype, groups), call.mask(groups) if nullable and n != 0 else None)
-            for (ctype, nullable), n in zip(types, nulls, strict=True)
+            (call.buffer(groups * TYPE_BYTES[ctype]), call.mask(groups) if has_mask else None)
+            for (ctype, _), has_mask in zip(types, masked, strict=True)
         ]
         if groups:
             _launch(call, buffers, groups, groups)
     columns = []
     for (ctype, nullable), n, (data, mask) in zip(types, nulls, buffers, strict=True):
-        if call.early is not None:
+        mask = None if n == 0 else mask
+        if early is not None:
             data = _cut(call, data, groups * TYPE_BYTES[ctype])
-        if mask is not None and n == 0:
-            mask = None
-        elif mask is not None and call.early is not None:
-            mask.resize(call.mask_bytes(groups), call.stream)
+            if mask is not None:
+                mask.resize(mask_bytes(groups), call.stream)
         columns.append(Made(data, mask, n if nullable else 0))
     call.args.groups = groups
     return columns[:keys], columns[keys:]
@@ -110,13 +94,6 @@ def _cut(call: Call, data: Any, size: int) -> Any:
     return data
 
 
-def _data(call: Call, ctype: str, groups: int) -> Any:
-    import rmm
-
-    return rmm.DeviceBuffer(size=groups * TYPE_BYTES[ctype], stream=call.stream)
-
-
 def _launch(call: Call, buffers: Buffers, groups: int, room: int) -> None:
     call.args.groups = groups
-    blocks = call.spread(room, SMALL_BLOCK)
-    call.launch("write", blocks, SMALL_BLOCK, call.args, call.columns, targets_of(buffers))
+    call.launch_over("write", room, call.args, call.columns, targets_of(buffers))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dask_gpuagg.cache import OfObjects
 from dask_gpuagg.cuda.algorithms.output import columns_for, no_targets, targets_of
-from dask_gpuagg.cuda.algorithms.tables import take_listed
+from dask_gpuagg.cuda.algorithms.tables import clear_target, take_listed
 from dask_gpuagg.cuda.call import Call, NeedsWholeColumns, Run, reset, run_of, table_of, zero
 from dask_gpuagg.cuda.choice import partitions as partitioning
 from dask_gpuagg.cuda.choice import skew
@@ -26,14 +26,14 @@ from dask_gpuagg.cuda.query.structs import (
     Target,
     Words,
 )
-from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, OUTPUTS_AT_MOST, ROOM_THREADS, SMALL_BLOCK
+from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, OUTPUTS_AT_MOST, ROOM_THREADS
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import Device
 from dask_gpuagg.cuda.runtime.kernels import kernels_of
 
 
 class _Copies(NamedTuple):
-    """Rows in partitions: these, their columns, and the call whose kernels move and read them."""
+    """Rows in partitions, their columns, and the call whose kernels move and read them."""
 
     call: Call
     partitions: Partitions
@@ -62,7 +62,7 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
     if decision.counted:
         _lay_out(call, decision, partitions)
     if decision.hot_buckets:
-        _clear_beside(call, 4 * tuning.HOT_AT_MOST)
+        clear_target(call, 4 * tuning.HOT_AT_MOST)
     _scatter(decision, copies)
     columns = partitioning.writes_columns(call.query, decision)
     targets = _make_room(call, decision.global_slots, columns)
@@ -101,7 +101,7 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
 def _again(
     call: Call, decision: Partitioned, copies: _Copies, room: int, columns: bool
 ) -> Counters:
-    """The aggregation done again, with room for so many groups."""
+    """Aggregate again, with room for so many groups."""
     targets = _make_room(call, room, columns)
     reset(call, "groups")
     zero(call, copies.partitions.ticket, 1)
@@ -120,15 +120,7 @@ def _make_room(call: Call, groups: int, columns: bool) -> ctypes.Array[Target]:
 
 
 def kernels_of_decision(query: Query, device: Device, decision: Partitioned) -> tuple[str, str]:
-    """The kernel that scatters rows, and the one that groups those of a partition.
-
-    Parameters
-    ----------
-    query : Query
-        ``decision.partition_query``.
-    device : Device
-    decision : Partitioned
-    """
+    """The kernels that scatter rows and that group a partition, by ``decision.partition_query``."""
     scatter, _, _ = partitioning.scatter_of(query, device, decision)
     return scatter + _suffix(decision), _grouping(decision)
 
@@ -175,7 +167,7 @@ def _hot_keys(query: Query, decision: Partitioned) -> HotKeys:
 
 
 def _lay_out(call: Call, decision: Partitioned, partitions: Partitions) -> None:
-    """Room for each partition by a count of its rows."""
+    """Give each partition room by a count of its rows."""
     count = decision.partitions
     counts = call.allocate(4 * (2 * count + 1)).ptr
     partitions.begins = begins = counts + 4 * count
@@ -228,61 +220,44 @@ def _make_copies(call: Call, decision: Partitioned) -> _Copies:
 def _aggregate(
     call: Call, decision: Partitioned, copies: _Copies, targets: ctypes.Array[Target]
 ) -> Counters:
-    if isinstance(decision, PgbFold):
-        _fold(decision, copies, targets)
-    elif isinstance(decision, Pgb):
-        _group(decision, copies, targets)
+    own = copies.call
+    operands: list[Any] = [call.args, copies.partitions, copies.columns, targets]
+    if isinstance(decision, Pgb):
+        shared, threads = _group_bytes(own.query, decision), own.query.threads
+    else:
+        shared, threads = partitioning.fold_bytes(own.device), tuning.FOLD_THREADS
+        places = own.allocate(2 * decision.blocks * partitioning.most_rows(decision)).ptr
+        # of keys that the words are only a part of
+        words = 0
+        if own.query.form.has_witness:
+            words = own.allocate(8 * decision.blocks * decision.shared_slots).ptr
+        operands += ctypes.c_void_p(places), ctypes.c_void_p(words)
+    own.launch(_grouping(decision), decision.blocks, threads, *operands, shared=shared)
     if decision.hot_buckets:
         call.args.taken = None
         _append_others(call, targets)
     return call.counters()
 
 
-def _group(decision: Pgb, copies: _Copies, targets: ctypes.Array[Target]) -> None:
-    call, query = copies.call, copies.call.query
+def _group_bytes(query: Query, decision: Pgb) -> int:
+    """Shared memory of a block that groups a partition."""
     slots = decision.shared_slots
     if decision.window:
         once, copied = partitioning.striped_bytes(query)
         shared = even(slots) * (once + decision.replicas * copied) + 8
     else:
         shared = slots * partitioning.hashed_bytes(query, decision.base)
-    if decision.crowded:
-        shared += skew.crowd_bytes(query)
-    operands = (call.args, copies.partitions, copies.columns, targets)
-    blocks, threads = decision.blocks, query.threads
-    call.launch(_grouping(decision), blocks, threads, *operands, shared=shared)
+    return shared + (skew.crowd_bytes(query) if decision.crowded else 0)
 
 
 def _append_others(call: Call, targets: ctypes.Array[Target]) -> None:
-    blocks = call.spread(call.args.target.slots + EXTRA_SLOTS, SMALL_BLOCK)
-    call.launch("append_others", blocks, SMALL_BLOCK, call.args, call.columns, targets)
-
-
-def _fold(decision: PgbFold, copies: _Copies, targets: ctypes.Array[Target]) -> None:
-    call = copies.call
-    places = call.allocate(2 * decision.blocks * partitioning.most_rows(decision)).ptr
-    # of keys that the words are only a part of
-    words = 0
-    if call.query.form.has_witness:
-        words = call.allocate(8 * decision.blocks * decision.shared_slots).ptr
-    operands = (
-        *(call.args, copies.partitions, copies.columns, targets),
-        *(ctypes.c_void_p(places), ctypes.c_void_p(words)),
-    )
-    shared = partitioning.fold_bytes(call.device)
-    call.launch(_grouping(decision), decision.blocks, tuning.FOLD_THREADS, *operands, shared=shared)
-
-
-def _clear_beside(call: Call, slots: int) -> Table:
-    """An empty table for groups that are made beside the partitions."""
-    call.args.target = table = table_of(call, slots)
-    call.launch("clear_target", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, call.args)
-    return table
+    slots = call.args.target.slots + EXTRA_SLOTS
+    call.launch_over("append_others", slots, call.args, call.columns, targets)
 
 
 def _group_spilled(call: Call, spilled: int) -> Table:
     """Rows that found their partition full, in a table of their own."""
-    table = _clear_beside(call, safe_slots(spilled))
+    table = clear_target(call, safe_slots(spilled))
     reset(call, "claimed")
     rest = Args.from_buffer_copy(call.args)
     rest.table, rest.list, rest.rows, rest.slices = table, call.args.spill, spilled, 1
@@ -294,15 +269,13 @@ def _group_spilled(call: Call, spilled: int) -> Table:
 
 
 def _absorb(call: Call, counters: Counters) -> Counters:
-    """The groups of the other table join those of the dense area."""
+    """Let the groups of the other table join those of the dense area."""
     args = call.args
     slots = args.target.slots + EXTRA_SLOTS
     args.taken = call.allocate(4 * slots).ptr
     zero(call, args.taken, slots)
     args.groups = counters.groups
-    call.launch(
-        "absorb", call.spread(counters.groups, SMALL_BLOCK), SMALL_BLOCK, args, call.columns
-    )
+    call.launch_over("absorb", counters.groups, args, call.columns)
     _append_others(call, no_targets(call.query))
     return call.counters()
 
@@ -310,6 +283,5 @@ def _absorb(call: Call, counters: Counters) -> Counters:
 def _recounted(call: Call) -> Counters:
     """The counters, with the nulls of all groups counted again."""
     zero(call, call.args.counters + Counters.nulls.offset, OUTPUTS_AT_MOST)
-    blocks = call.spread(call.args.groups, SMALL_BLOCK)
-    call.launch("recount", blocks, SMALL_BLOCK, call.args)
+    call.launch_over("recount", call.args.groups, call.args)
     return call.counters()

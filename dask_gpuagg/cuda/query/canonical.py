@@ -1,6 +1,6 @@
 """One query for all that differ in the order in which columns and aggregations were listed.
 
-Machine code is compiled for the query in canonical order; what it makes is put back in the order
+Machine code is compiled for the query in canonical order; its columns are put back in the order
 that was asked for. Where a key column has nulls, it is compiled for key columns that all may have
 some, and so are inputs: kernels find no mask where there is none.
 """
@@ -34,33 +34,19 @@ _Key = tuple[int, str, bool, _Uses]
 
 
 class Canonical(NamedTuple):
-    """A query in canonical order.
-
-    Attributes
-    ----------
-    query : Query
-    inputs : tuple of int
-        Of each input of ``query`` its place among those that were asked for.
-    outputs : tuple of int
-        Of each output that was asked for its place in ``query``.
-    """
+    """A query in canonical order."""
 
     query: Query
+    # of each input of the query its place among those that were asked for
     inputs: tuple[int, ...]
+    # of each output that was asked for its place in the query
     outputs: tuple[int, ...]
 
 
 @lru_cache(1024)
 def canonical(query: Query) -> Canonical:
-    """The same query in canonical order.
+    """Order the parts of a query whose states are all read by outputs.
 
-    Parameters
-    ----------
-    query : Query
-        Whose states are all read by outputs.
-
-    Notes
-    -----
     Inputs are ordered by type and use, those that one output needs side by side. Inputs that are
     alike in both keep their order, which makes no difference.
     """

@@ -1,4 +1,7 @@
-"""Forms of the keys: how tables hold them, each a type of ``kernels/key/``."""
+"""Forms of the keys as the kernels know them, each a type of ``kernels/key/``.
+
+What the host does for a form is a class of ``cuda/keys/``.
+"""
 
 from __future__ import annotations
 
@@ -15,41 +18,27 @@ from dask_gpuagg.cuda.query.types import TYPE_BYTES, KernelState, KeyPart
 
 
 class Form:
-    """How tables hold the keys; there is one object of each class.
+    """How tables hold the keys; there is one object of each class."""
 
-    Attributes
-    ----------
-    name : str
-        Of the C++ type.
-    made_words : int
-        Columns of 64 bits that a pass makes of the keys before they are grouped.
-    key_ctype : str, optional
-        Of the one column that comes out in the place of the keys; None where they come out.
-    is_gathered : bool
-        Whether this column has the rows to gather the keys from.
-    has_numbers : bool
-        Whether words are numbers: keys of a narrow range may then have slots of their own.
-    has_witness : bool
-        Whether a second word is kept, with which the first one is verified.
-    is_read_once : bool
-        Whether no row is looked at again for its key, so that columns may lie in pieces.
-    may_be_ambiguous : bool
-        Whether a word may turn out to stand for several keys, or for none.
-    is_checked_early : bool
-        Whether that is known before rows are grouped, because words were made for other values.
-    lacks : tuple of str
-        Units that no query has with its keys in this form.
-    """
-
+    # the C++ type
     name: ClassVar[str]
+    # columns of 64 bits that a pass makes of the keys before they are grouped
     made_words: ClassVar[int] = 0
+    # type of the one column that comes out in the place of the keys; None where they come out
     key_ctype: ClassVar[str | None] = None
+    # whether this column has the rows to gather the keys from
     is_gathered: ClassVar[bool] = False
+    # whether words are numbers: keys of a narrow range may then have slots of their own
     has_numbers: ClassVar[bool] = False
+    # whether a state keeps a second word, with which the first one is verified
     has_witness: ClassVar[bool] = False
+    # whether no row is looked at again for its key, so that columns may lie in pieces
     is_read_once: ClassVar[bool] = False
+    # whether a word may turn out to stand for several keys, or for none
     may_be_ambiguous: ClassVar[bool] = True
+    # whether that is known before rows are grouped, because words were made for other values
     is_checked_early: ClassVar[bool] = False
+    # units that no query has with its keys in this form
     lacks: ClassVar[tuple[str, ...]] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -65,12 +54,8 @@ class Form:
     def arguments(self, place: int, states: int) -> list[int]:
         """Template arguments between the flag for nulls and the key columns.
 
-        Parameters
-        ----------
-        place : int
-            Of the last made word, or of the column behind the inputs.
-        states : int
-            Of the query, before those of the form.
+        ``place`` is that of the last made word, or of the column behind the inputs; ``states`` are
+        those of the query, before those of the form.
         """
         return []
 
@@ -107,7 +92,7 @@ class Ranged(Form):
 
 
 class Stepped(Ranged):
-    """Likewise, by the numbers of the steps in which values lie apart."""
+    """One word, by the numbers of the steps in which the columns' values lie apart."""
 
     name = "Stepped"
 
@@ -117,7 +102,7 @@ class Stepped(Ranged):
 
 
 class Quotients(Stepped):
-    """Likewise, of floats that are quotients of integers and a power of ten."""
+    """One word, of a float that is the quotient of an integer and a power of ten."""
 
     name = "Quotients"
 
@@ -155,7 +140,7 @@ class Wide(Form):
 
 
 class WideRanged(Wide):
-    """Likewise, of what the columns' values have above the least ones of their ranges."""
+    """A word and a witness, of the distances of the columns' values from their least ones."""
 
     name = "WideRanged"
     is_checked_early = True
@@ -165,7 +150,7 @@ class WideRanged(Wide):
         return self.made_words + keys
 
     def arguments(self, place: int, states: int) -> list[int]:
-        """Likewise, and where the ranges begin."""
+        """The places and the state of ``Wide``, and where the ranges begin."""
         return [*super().arguments(place, states), place + 1]
 
 
@@ -204,10 +189,7 @@ PACKED, RANGED, STEPPED, QUOTIENTS = Packed(), Ranged(), Stepped(), Quotients()
 CODED, WIDE, WIDE_RANGED, HASHED, BY_ROW = Coded(), Wide(), WideRanged(), Hashed(), ByRow()
 FORMS: dict[str, Form] = {
     form.name: form
-    for form in (
-        *(PACKED, RANGED, STEPPED, QUOTIENTS),
-        *(CODED, WIDE, WIDE_RANGED, HASHED, BY_ROW),
-    )
+    for form in (PACKED, RANGED, STEPPED, QUOTIENTS, CODED, WIDE, WIDE_RANGED, HASHED, BY_ROW)
 }
 
 
@@ -223,7 +205,7 @@ def key_bits(keys: Sequence[KeyPart], keep_nulls: bool) -> int:
 
 
 def form_of_columns(keys: Sequence[KeyPart], keep_nulls: bool) -> Form:
-    """The form of keys of whose values nothing is known."""
+    """The form of keys of any values."""
     if any(key.string for key in keys):
         return HASHED
     bits = key_bits(keys, keep_nulls)

@@ -1,4 +1,4 @@
-"""What NVRTC instantiates: each translation unit is a list of headers and of name expressions."""
+"""Translation units that NVRTC compiles: headers, and name expressions to instantiate."""
 
 from __future__ import annotations
 
@@ -9,14 +9,9 @@ from dask_gpuagg.cuda.query.types import SORTED_TYPES, TYPE_BYTES
 
 
 class TranslationUnit(NamedTuple):
-    """What is compiled together.
+    """CUDA C++ that is compiled together.
 
-    Attributes
-    ----------
-    source : str
-        CUDA C++; it may include any file of ``kernels/``.
-    kernels : dict of str to str
-        The name expression of each kernel, by the name that the host launches it by.
+    ``kernels`` has the name expression of each kernel, by the name that the host launches it by.
     """
 
     source: str
@@ -24,15 +19,10 @@ class TranslationUnit(NamedTuple):
 
 
 class Instances(NamedTuple):
-    """A part of a query's kernels that is compiled on its own.
+    """A part of a query's kernels that is compiled on its own: files of ``kernels/`` and kernels.
 
-    Attributes
-    ----------
-    headers : tuple of str
-        Files of ``kernels/``.
-    kernels : dict of str to str
-        Name expressions in the namespace ``gpuagg``, by the kernels' names on the host. ``Asked``
-        is the query, ``Made`` its outputs, ``Kept`` its states; numbers in braces are the query's.
+    The name expressions are in the namespace ``gpuagg``. ``Asked`` is the query, ``Made`` its
+    outputs, ``Kept`` its states; numbers in braces are the query's.
     """
 
     headers: tuple[str, ...]
@@ -57,9 +47,7 @@ def _partitioned(kernel: str) -> Instances:
     return Instances(("pgb_tr/aggregate.cuh",), {kernel: expression})
 
 
-# Most calls need a fraction of a query's kernels, so each unit is compiled when a call first needs
-# one of its kernels. The core has what every call needs; few rows go to the table of `lphga` at
-# once, many are sampled first, and these seldom need that table.
+# Each unit is compiled when a call first needs one of its kernels; the core is for every call.
 CORE = "core"
 WHOLE_WORDS = ("scatter", "scatter_wide", "scatter_hot", "aggregate", "aggregate_crowded")
 NARROW_WORDS = tuple(f"{kernel}_narrow" for kernel in WHOLE_WORDS)
@@ -191,8 +179,8 @@ UNITS: dict[str, Instances] = {
         },
     ),
 }
-DICTIONARY = tuple(unit for unit, made in UNITS.items() if "key/dictionary.cuh" in made.headers)
-_UNIT_OF = {kernel: unit for unit, made in UNITS.items() for kernel in made.kernels}
+DICTIONARY = tuple(unit for unit, part in UNITS.items() if "key/dictionary.cuh" in part.headers)
+_UNIT_OF = {kernel: unit for unit, part in UNITS.items() for kernel in part.kernels}
 
 
 def unit_of(kernel: str) -> str:
@@ -214,20 +202,10 @@ _OF_MANY_KEYS = (
 
 
 def first_units(units: Sequence[str], sampled: bool, many_keys: bool = False) -> tuple[str, ...]:
-    """Those that a query is likely to need at its first call, the surest first.
+    """Units that a query is likely to need at its first call, the surest first.
 
-    Parameters
-    ----------
-    units : sequence of str
-        Those that it has: ``Query.units``.
-    sampled : bool
-        Whether the call has so many rows that it samples them first.
-    many_keys : bool
-        Whether the kernels that scatter rows first are wanted too.
-
-    Returns
-    -------
-    tuple of str
+    ``sampled`` is whether the call has so many rows that it samples them; ``many_keys`` asks for
+    the kernels that scatter rows first, too.
     """
     likely: tuple[str, ...] = _OF_FEW_KEYS if sampled else _OF_FEW_ROWS
     if many_keys:
@@ -235,12 +213,13 @@ def first_units(units: Sequence[str], sampled: bool, many_keys: bool = False) ->
     return tuple(unit for unit in likely if unit in units)
 
 
-def _including(*headers: str) -> str:
-    return "".join(f'#include "{header}"\n' for header in headers) + "using namespace gpuagg;\n"
+def _unit(headers: Sequence[str], kernels: dict[str, str]) -> TranslationUnit:
+    includes = "".join(f'#include "{header}"\n' for header in headers)
+    return TranslationUnit(f"{includes}using namespace gpuagg;\n", kernels)
 
 
 def sorting() -> TranslationUnit:
-    """The kernels that sort, the same for all queries: by the bytes of words, or by value types."""
+    """The kernels that sort, by the bytes of words or by value types; they serve all queries."""
     words = {4: "u32", 8: "u64"}
     kernels = {
         "scan_digits": "scan_digits",
@@ -257,17 +236,13 @@ def sorting() -> TranslationUnit:
     for ctype in SORTED_TYPES:
         kernels[f"words_{ctype}"] = f"make_words<{ctype}>"
         kernels[f"quantiles_{ctype}"] = f"quantiles<{ctype}, Numbers>"
-    return TranslationUnit(_including("sgb/radix.cuh", "sgb/segments.cuh"), kernels)
+    return _unit(("sgb/radix.cuh", "sgb/segments.cuh"), kernels)
 
 
 def selecting(ctype: str, ticks: bool = False) -> TranslationUnit:
     """The kernels that select values of one type; see ``algorithms/select.py``.
 
-    Parameters
-    ----------
-    ctype : str
-    ticks : bool
-        Whether quantiles are ticks of the values' type, as of datetimes, or numbers in float64.
+    Quantiles are in float64, or ticks of the values' type, as of datetimes.
     """
     word = "u64" if TYPE_BYTES[ctype] == 8 else "u32"
     between = "Ticks" if ticks else "Numbers"
@@ -291,5 +266,4 @@ def selecting(ctype: str, ticks: bool = False) -> TranslationUnit:
         "count_parts": f"count_parts<{word}>",
         "sum_parts": "sum_parts",
     }
-    headers = ("select/distinct.cuh", "select/pick.cuh", "sgb/scan.cuh")
-    return TranslationUnit(_including(*headers), kernels)
+    return _unit(("select/distinct.cuh", "select/pick.cuh", "sgb/scan.cuh"), kernels)

@@ -1,7 +1,6 @@
-"""Structs that host and device share, each said once.
+"""Structs that the host passes to kernels and reads back, in one table for both sides.
 
-The ``ctypes`` classes are what the host passes to kernels and reads back; ``header()`` is the same
-for NVRTC, which gets it as ``structs.cuh`` beside the files of ``kernels/``.
+``header()`` is their C++ text: NVRTC gets it as ``structs.cuh`` beside the files of ``kernels/``.
 """
 
 from __future__ import annotations
