@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dask_gpuagg.cuda.algorithms.output import write
 from dask_gpuagg.cuda.algorithms.sgb import encode, encode_range, may_be_narrow
 from dask_gpuagg.cuda.attempts import decide, group
 from dask_gpuagg.cuda.call import (
@@ -20,6 +19,7 @@ from dask_gpuagg.cuda.call import (
     Run,
     prepared,
     run_of,
+    write,
 )
 from dask_gpuagg.cuda.choice import summary
 from dask_gpuagg.cuda.choice.decision import Decision, Hgb

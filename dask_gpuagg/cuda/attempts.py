@@ -94,7 +94,10 @@ class Attempt:
         ------
         NeedsWholeColumns
         """
-        call, algorithm = self.call, self._algorithm()
+        call, kinds = self.call, _ALGORITHMS.items()
+        algorithm = next(run for kind, run in kinds if isinstance(self.decision, kind))
+        if self.rehashed:
+            algorithm = lphga
         if len(call.pieces) > 1 and algorithm not in _IN_PIECES:
             raise NeedsWholeColumns(self.decision.kernel)
         arguments, held = Args.from_buffer_copy(call.args), len(call.held)
@@ -119,11 +122,6 @@ class Attempt:
             del call.held[held:]
             call.args, call.early = arguments, None
         return done
-
-    def _algorithm(self) -> Callable[[Call, Any], Done | None]:
-        if self.rehashed:
-            return lphga
-        return next(run for kind, run in _ALGORITHMS.items() if isinstance(self.decision, kind))
 
 
 def group(

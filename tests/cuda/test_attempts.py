@@ -60,8 +60,8 @@ class Columns:
             device=H200, values=None, about=self.about, handle=0,
             pieces=(Piece([SimpleNamespace()] * 4, 0, self.rows),),
             counters=Counters, allocate=lambda size: held.append(memory) or memory,
-            launch=lambda *a, **k: None, launch_over=lambda *a: None, spread=lambda *a: 1, codes=codes, kernels=query,
-            has_room=lambda sizes: True,
+            launch=lambda *a, **k: None, launch_over=lambda *a: None,
+            spread=lambda *a: 1, codes=codes, kernels=query, has_room=lambda sizes: True,
         )  # fmt: skip
         self.calls.append(made)
         return made

@@ -20,7 +20,6 @@ from dask_gpuagg.cuda.choice.decision import Sgb, SpEga
 from dask_gpuagg.cuda.choice.summary import SEGMENTS
 from dask_gpuagg.cuda.keys.ranges import Numbering
 from dask_gpuagg.cuda.keys.words import Keys
-from dask_gpuagg.cuda.query.forms import Stepped
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import Args
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, ValuePart
@@ -136,7 +135,7 @@ def test_calls_have_the_columns_that_kernels_read(name: str) -> None:
     query = TABLE[name]
     keys = [DeviceColumn(1, 0, 0)] * len(query.keys)
     part = Part(keys, [DeviceColumn(2, 0, 0)] * len(query.inputs), 10)
-    steps = [5 << 3] * len(keys) if isinstance(query.form, Stepped) else []
+    steps = [5 << 3] * len(keys) if query.form.has_steps else []
     numbering = Numbering(query, [(5, 7)] * len(keys), steps)
     ranges = numbering.extra if query.extra_columns > query.form.made_words else []
     call = Columns([part], H200, STREAM, None).call(query, ranges)

@@ -7,9 +7,19 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dask_gpuagg.cache import OfObjects
-from dask_gpuagg.cuda.algorithms.output import columns_for, no_targets, targets_of
 from dask_gpuagg.cuda.algorithms.tables import clear_target, take_listed
-from dask_gpuagg.cuda.call import Call, NeedsWholeColumns, Run, reset, run_of, table_of, zero
+from dask_gpuagg.cuda.call import (
+    Call,
+    NeedsWholeColumns,
+    Run,
+    columns_for,
+    no_targets,
+    reset,
+    run_of,
+    table_of,
+    targets_of,
+    zero,
+)
 from dask_gpuagg.cuda.choice import partitions as partitioning
 from dask_gpuagg.cuda.choice import skew
 from dask_gpuagg.cuda.choice.decision import Partitioned, Pgb, PgbFold, even, safe_slots
@@ -94,7 +104,10 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
         return None
     args.groups, args.extras = counters.total, counters.extras
     if spilled:
-        counters = _recounted(call)
+        # the nulls of all groups are counted again
+        zero(call, args.counters + Counters.nulls.offset, OUTPUTS_AT_MOST)
+        call.launch_over("recount", args.groups, args)
+        counters = call.counters()
     return run_of(call, decision, counters, spilled=spilled, restarted=restarted), counters
 
 
@@ -277,11 +290,4 @@ def _absorb(call: Call, counters: Counters) -> Counters:
     args.groups = counters.groups
     call.launch_over("absorb", counters.groups, args, call.columns)
     _append_others(call, no_targets(call.query))
-    return call.counters()
-
-
-def _recounted(call: Call) -> Counters:
-    """The counters, with the nulls of all groups counted again."""
-    zero(call, call.args.counters + Counters.nulls.offset, OUTPUTS_AT_MOST)
-    call.launch_over("recount", call.args.groups, call.args)
     return call.counters()

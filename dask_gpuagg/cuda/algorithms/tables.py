@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 
-from dask_gpuagg.cuda.algorithms.output import collect_early
-from dask_gpuagg.cuda.call import Call, Run, collect, reset, run_of, table_of, zero
+from dask_gpuagg.cuda.call import Call, Run, collect, collect_early, reset, run_of, table_of, zero
 from dask_gpuagg.cuda.choice import tables
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, SpEga, even, safe_slots
 from dask_gpuagg.cuda.query.structs import Args, Counters, Round, Table, Window
@@ -109,25 +108,28 @@ def sp_ega(call: Call, decision: SpEga) -> tuple[Run, Counters] | None:
     args = call.args
     args.slices, args.replicas = 1, 1
     args.table = table_of(call, decision.global_slots)
-    slots = args.table.slots
-    call.launch_over("clear", slots, args)
-    losers = first_places(call)
-    next_places(call, losers)
+    call.launch_over("clear", args.table.slots, args)
+    losers = _first_places(call)
+    _next_places(call, losers)
     counters = collect(call)
     grown = False
     while counters.unplaced:
         grown = True
-        if not _grow(call, counters):
+        # the rows that are left say no more than that the estimate was too low
+        slots = safe_slots(counters.groups + counters.unplaced)
+        reset(call, "unplaced")
+        _transfer(call, min(slots, even(GROWTH * max(counters.groups, SMALL_BLOCK))))
+        if call.counters().unplaced:
             return None
         losers.waiting = args.counters + Counters.spilled.offset
-        next_places(call, losers)
+        _next_places(call, losers)
         reset(call, "groups")
         counters = collect(call)
     spilled = counters.spilled
     return run_of(call, decision, counters, spilled=spilled, restarted=grown), counters
 
 
-def first_places(call: Call) -> Round:
+def _first_places(call: Call) -> Round:
     """Let every row look at its first place; the rows that lost it."""
     args, query = call.args, call.query
     tile = 32 * query.unroll
@@ -142,7 +144,7 @@ def first_places(call: Call) -> Round:
     return losers
 
 
-def next_places(call: Call, losers: Round) -> None:
+def _next_places(call: Call, losers: Round) -> None:
     """Find places among the free slots for rows that lost their first; some stay unplaced."""
     args = call.args
     slots = args.table.slots
@@ -165,18 +167,6 @@ def next_places(call: Call, losers: Round) -> None:
 def _blocks(call: Call) -> int:
     """Blocks of all rounds: a warp goes on with the rows that it left."""
     return call.spread(call.rows, call.query.threads * call.query.unroll)
-
-
-def _grow(call: Call, counters: Counters) -> bool:
-    """Move the groups to a larger table; False if they did not all find a place there.
-
-    The rows that are left say no more than that the estimate was too low, so it takes several
-    times the groups, and grows again where that does not suffice.
-    """
-    slots = safe_slots(counters.groups + counters.unplaced)
-    reset(call, "unplaced")
-    _transfer(call, min(slots, even(GROWTH * max(counters.groups, SMALL_BLOCK))))
-    return not call.counters().unplaced
 
 
 # ---- a slot for each key of a narrow range -------------------------------------------------------

@@ -36,7 +36,7 @@ from dask_gpuagg.cuda.choice.partitions import (
     writes_columns,
 )
 from dask_gpuagg.cuda.choice.summary import KeySummary
-from dask_gpuagg.cuda.query.forms import CODED, PACKED, Stepped
+from dask_gpuagg.cuda.query.forms import CODED, PACKED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import ROOM_OF
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
@@ -226,7 +226,7 @@ def _scatter(
     # words that no register has room for are made twice, to count the rows and to move them
     words = 1 if decision.base is not None else 2
     # dividing a key by its step takes as long as reading a column
-    keys = 1 if query.form.made_words else len(query.keys) * (1 + isinstance(query.form, Stepped))
+    keys = 1 if query.form.made_words else len(query.keys) * (1 + query.form.has_steps)
     loads = words * keys + len(query.copied) + masked
     moves = 1 + len(query.copied) + query.has_row_numbers + (masked > 0)
     runs = math.ceil(rows / max(tile, 1)) * decision.partitions * moves

@@ -248,7 +248,7 @@ def _alike(least: int, greatest: int) -> tuple[int, int]:
     return least, greatest
 
 
-# ---- key columns of words --------------------------------------------------------------------------
+# ---- key columns of words ------------------------------------------------------------------------
 
 
 def _integers(

@@ -53,7 +53,8 @@ class Numbering(Keys):
     def extra(self) -> list[ColumnStruct]:
         """The steps and ranges (kernels/key/ranged.cuh)."""
         divides = _parts if self.query.keys[0].ctype in FLOATS else _step
-        return [*map(divides, self.steps), *range_columns(self.ranges)]
+        ranges = (ColumnStruct(base % 2**64, 0, codes) for base, codes in self.ranges)
+        return [*map(divides, self.steps), *ranges]
 
     @property
     def step(self) -> int:
@@ -93,11 +94,6 @@ def _parts(parts: int) -> ColumnStruct:
     """``EveryQuotient`` of kernels/key/ranged.cuh."""
     (inverse,) = struct.unpack("<Q", struct.pack("<d", 1 / parts))
     return ColumnStruct(inverse, 0, parts)
-
-
-def range_columns(ranges: Ranges) -> list[ColumnStruct]:
-    """The ranges as the kernels have them (kernels/key/ranged.cuh)."""
-    return [ColumnStruct(base % 2**64, 0, codes) for base, codes in ranges]
 
 
 # ---- ranges --------------------------------------------------------------------------------------

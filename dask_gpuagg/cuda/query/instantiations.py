@@ -29,22 +29,8 @@ class Instances(NamedTuple):
     kernels: dict[str, str]
 
 
-def _partitioned(kernel: str) -> Instances:
-    """The instances of a kernel of partitions, whose name ends in how they hold the keys."""
-    words = "Striped" if kernel in SLOTS else "WholeWords"
-    words = "NarrowWords" if kernel.endswith("_narrow") else words
-    if kernel.startswith("scatter"):
-        template = "scatter_hot" if kernel.startswith("scatter_hot") else "scatter"
-        items = "{wide_items}" if kernel.startswith("scatter_wide") else "{items}"
-        expression = f"{template}<Asked, {{scatter_threads}}, {items}, {words}>"
-        return Instances(("pgb_tr/scatter.cuh",), {kernel: expression})
-    if words == "Striped":
-        expression = "aggregate_striped<Asked, Made, {keys}, {threads}, {unroll}>"
-        return Instances(("pgb_tr/striped.cuh",), {kernel: expression})
-    crowded = kernel.startswith("aggregate_crowded")
-    crowds = "Crowds<Kept, {crowds}>" if crowded else "NoCrowds"
-    expression = f"aggregate<Asked, Made, {{keys}}, {crowds}, {words}, {{threads}}, {{unroll}}>"
-    return Instances(("pgb_tr/aggregate.cuh",), {kernel: expression})
+def _instances(*headers: str, **kernels: str) -> Instances:
+    return Instances(headers, kernels)
 
 
 # Each unit is compiled when a call first needs one of its kernels; the core is for every call.
@@ -61,122 +47,122 @@ OF_NUMBERED_KEYS = (
     *(*NARROW_WORDS, "fold_narrow", "direct_shared", "direct_global"),
     *(*SLOTS, "fold_striped"),
 )
-_FOLDED_WORDS = ("WholeWords", "NarrowWords", "Striped")
+# How partitions hold the keys, by the ends of the kernels' names, and the templates of these.
+_WORDS = {"": "WholeWords", "_narrow": "NarrowWords", "_striped": "Striped"}
+_SCATTERED = "<Asked, {scatter_threads}, {items}, WORDS>"
+_GROUPED = "WORDS, {threads}, {unroll}>"
+_OF_PARTITIONS = {
+    "scatter": f"scatter{_SCATTERED}",
+    "scatter_wide": f"scatter{_SCATTERED}".replace("items", "wide_items"),
+    "scatter_hot": f"scatter_hot{_SCATTERED}",
+    "aggregate": f"aggregate<Asked, Made, {{keys}}, NoCrowds, {_GROUPED}",
+    "aggregate_crowded": f"aggregate<Asked, Made, {{keys}}, Crowds<Kept, {{crowds}}>, {_GROUPED}",
+    "fold": "fold<Asked, Made, {keys}, WORDS, FOLD_UNROLL>",
+}
+
+
+def _partitioned(kernel: str) -> Instances:
+    if kernel == "aggregate_striped":
+        expression = "aggregate_striped<Asked, Made, {keys}, {threads}, {unroll}>"
+        return Instances(("pgb_tr/striped.cuh",), {kernel: expression})
+    name = kernel.removesuffix("_narrow").removesuffix("_striped")
+    expression = _OF_PARTITIONS[name].replace("WORDS", _WORDS[kernel.removeprefix(name)])
+    return Instances((f"pgb_tr/{name.partition('_')[0]}.cuh",), {kernel: expression})
+
 
 UNITS: dict[str, Instances] = {
-    CORE: Instances(
-        ("lphga/lphga.cuh", "output/output.cuh"),
-        {
-            "clear": "clear<Asked>",
-            "collect": "collect<Asked, Made>",
-            "write": "write<Asked, Made, {keys}>",
-        },
+    CORE: _instances(
+        "lphga/lphga.cuh",
+        "output/output.cuh",
+        clear="clear<Asked>",
+        collect="collect<Asked, Made>",
+        write="write<Asked, Made, {keys}>",
     ),
-    "lphga": Instances(("lphga/lphga.cuh",), {"lphga": "lphga<Asked, {threads}, {unroll}>"}),
-    "sample": Instances(
-        ("estimate/sample.cuh", "estimate/summarise.cuh", "estimate/check.cuh"),
-        {
-            "sample": "sample<Asked>",
-            "summarise": "summarise",
-            "check": "check",
-            "check_hot": "check_hot",
-        },
+    "lphga": _instances("lphga/lphga.cuh", lphga="lphga<Asked, {threads}, {unroll}>"),
+    "sample": _instances(
+        "estimate/sample.cuh",
+        "estimate/summarise.cuh",
+        "estimate/check.cuh",
+        sample="sample<Asked>",
+        summarise="summarise",
+        check="check",
+        check_hot="check_hot",
     ),
-    "transfer": Instances(
-        ("lphga/lphga.cuh",),
-        {"clear_target": "clear_target<Asked>", "transfer": "transfer<Asked>"},
+    "transfer": _instances(
+        "lphga/lphga.cuh", clear_target="clear_target<Asked>", transfer="transfer<Asked>"
     ),
-    "sp_ega": Instances(
-        ("sp_ega/sp_ega.cuh",),
-        {
-            "first_place": "place_rows<Asked, true, {threads}, {unroll}>",
-            "list_free": "list_free",
-            "next_place": "place_rows<Asked, false, {threads}, {unroll}>",
-        },
+    "sp_ega": _instances(
+        "sp_ega/sp_ega.cuh",
+        first_place="place_rows<Asked, true, {threads}, {unroll}>",
+        list_free="list_free",
+        next_place="place_rows<Asked, false, {threads}, {unroll}>",
     ),
-    "hgb": Instances(("hgb/hgb.cuh",), {"hgb": "hgb<Asked, InTable, {threads}, {unroll}>"}),
-    "hgb_runs": Instances(
-        ("hgb/hgb.cuh",), {"hgb_runs": "hgb<Asked, InRegisters, {threads}, {unroll}>"}
+    "hgb": _instances("hgb/hgb.cuh", hgb="hgb<Asked, InTable, {threads}, {unroll}>"),
+    "hgb_runs": _instances("hgb/hgb.cuh", hgb_runs="hgb<Asked, InRegisters, {threads}, {unroll}>"),
+    "direct_shared": _instances(
+        "direct/direct.cuh", direct_shared="direct<Asked, Shared, {threads}, {unroll}>"
     ),
-    "direct_shared": Instances(
-        ("direct/direct.cuh",),
-        {"direct_shared": "direct<Asked, Shared, {threads}, {unroll}>"},
+    "direct_global": _instances(
+        "direct/direct.cuh",
+        "direct/name_slots.cuh",
+        direct_global="direct<Asked, Global, {threads}, {unroll}>",
+        name_slots="name_slots",
     ),
-    "direct_global": Instances(
-        ("direct/direct.cuh", "direct/name_slots.cuh"),
-        {
-            "direct_global": "direct<Asked, Global, {threads}, {unroll}>",
-            "name_slots": "name_slots",
-        },
+    **{kernel: _partitioned(kernel) for kernel in (*PARTITIONED, *FOLDS)},
+    "absorb": _instances(
+        "pgb_tr/absorb.cuh",
+        absorb="absorb<Asked>",
+        append_others="append_others<Asked, Made, {keys}>",
+        recount="recount<Asked, Made>",
     ),
-    **{kernel: _partitioned(kernel) for kernel in PARTITIONED},
-    **{
-        kernel: Instances(
-            ("pgb_tr/fold.cuh",), {kernel: f"fold<Asked, Made, {{keys}}, {words}, FOLD_UNROLL>"}
-        )
-        for kernel, words in zip(FOLDS, _FOLDED_WORDS, strict=True)
-    },
-    "absorb": Instances(
-        ("pgb_tr/absorb.cuh",),
-        {
-            "absorb": "absorb<Asked>",
-            "append_others": "append_others<Asked, Made, {keys}>",
-            "recount": "recount<Asked, Made>",
-        },
+    "room": _instances(
+        "pgb_tr/room.cuh",
+        count_partitions="count_partitions<Asked>",
+        lay_out="lay_out<ROOM_THREADS>",
     ),
-    "room": Instances(
-        ("pgb_tr/room.cuh",),
-        {"count_partitions": "count_partitions<Asked>", "lay_out": "lay_out<ROOM_THREADS>"},
+    "count": _instances("estimate/count.cuh", count_keys="count_keys<Asked>"),
+    "words": _instances("key/verify.cuh", make_words="make_words<Asked>"),
+    "codes": _instances(
+        "key/verify.cuh",
+        "output/coded.cuh",
+        "sgb/scan.cuh",
+        make_codes="make_codes<Asked>",
+        measure_texts="measure_texts",
+        scan_texts="scan_tiles<u64>",
+        write_texts="write_texts",
+        write_integers="write_integers",
     ),
-    "count": Instances(("estimate/count.cuh",), {"count_keys": "count_keys<Asked>"}),
-    "words": Instances(("key/verify.cuh",), {"make_words": "make_words<Asked>"}),
-    "codes": Instances(
-        ("key/verify.cuh", "output/coded.cuh", "sgb/scan.cuh"),
-        {
-            "make_codes": "make_codes<Asked>",
-            "measure_texts": "measure_texts",
-            "scan_texts": "scan_tiles<u64>",
-            "write_texts": "write_texts",
-            "write_integers": "write_integers",
-        },
+    "bytes": _instances("estimate/bytes.cuh", bytes="bytes<Asked>"),
+    "ranges": _instances("estimate/ranges.cuh", ranges="ranges<Asked>"),
+    "verify": _instances(
+        "key/verify.cuh", index_groups="index_groups<Asked>", verify="verify<Asked, VERIFY_UNROLL>"
     ),
-    "bytes": Instances(("estimate/bytes.cuh",), {"bytes": "bytes<Asked>"}),
-    "ranges": Instances(("estimate/ranges.cuh",), {"ranges": "ranges<Asked>"}),
-    "verify": Instances(
-        ("key/verify.cuh",),
-        {"index_groups": "index_groups<Asked>", "verify": "verify<Asked, VERIFY_UNROLL>"},
+    "dictionary": _instances(
+        "key/dictionary.cuh", copy_texts="copy_texts<Asked>", rows_of_codes="rows_of_codes"
     ),
-    "dictionary": Instances(
-        ("key/dictionary.cuh",),
-        {"copy_texts": "copy_texts<Asked>", "rows_of_codes": "rows_of_codes"},
+    "encode_near": _instances(
+        "key/dictionary.cuh", encode_near="encode_texts<Asked, true, NEAR_THREADS>"
     ),
-    "encode_near": Instances(
-        ("key/dictionary.cuh",), {"encode_near": "encode_texts<Asked, true, NEAR_THREADS>"}
+    "encode_far": _instances(
+        "key/dictionary.cuh", encode_far="encode_texts<Asked, false, SMALL_BLOCK>"
     ),
-    "encode_far": Instances(
-        ("key/dictionary.cuh",), {"encode_far": "encode_texts<Asked, false, SMALL_BLOCK>"}
+    "encode": _instances(
+        "sgb/encode.cuh", entries="make_entries", encode="encode<Asked, {unroll}>"
     ),
-    "encode": Instances(
-        ("sgb/encode.cuh",), {"entries": "make_entries", "encode": "encode<Asked, {unroll}>"}
+    "scan": _instances("sgb/scan.cuh", scan_tiles="scan_tiles<u32>"),
+    "range": _instances(
+        "sgb/range.cuh",
+        find_range="find_range<Asked>",
+        mark_keys="mark_keys<Asked>",
+        count_marks="count_marks",
+        number_marks="number_marks",
+        encode_range="encode_range<Asked>",
+        write_range="write_range<Asked, Made, {keys}>",
     ),
-    "scan": Instances(("sgb/scan.cuh",), {"scan_tiles": "scan_tiles<u32>"}),
-    "range": Instances(
-        ("sgb/range.cuh",),
-        {
-            "find_range": "find_range<Asked>",
-            "mark_keys": "mark_keys<Asked>",
-            "count_marks": "count_marks",
-            "number_marks": "number_marks",
-            "encode_range": "encode_range<Asked>",
-            "write_range": "write_range<Asked, Made, {keys}>",
-        },
-    ),
-    "runs": Instances(
-        ("sgb/runs.cuh",),
-        {
-            "count_runs": "count_runs<Asked, {unroll}>",
-            "reduce_runs": "reduce_runs<Asked, {unroll}>",
-        },
+    "runs": _instances(
+        "sgb/runs.cuh",
+        count_runs="count_runs<Asked, {unroll}>",
+        reduce_runs="reduce_runs<Asked, {unroll}>",
     ),
 }
 DICTIONARY = tuple(unit for unit, part in UNITS.items() if "key/dictionary.cuh" in part.headers)

@@ -1,8 +1,8 @@
 """Numbers that host and device share, tuned by measurement on one H200.
 
-Each public number is a constant of this name in ``constants.cuh``, which NVRTC gets beside the files
-of ``kernels/``. Sizes that depend on a query are properties of ``Query``: its kernels have them as
-template arguments.
+Each public number is a constant of this name in ``constants.cuh``, which NVRTC gets beside the
+files of ``kernels/``. Sizes that depend on a query are properties of ``Query``: its kernels have
+them as template arguments.
 """
 
 from __future__ import annotations
