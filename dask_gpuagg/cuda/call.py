@@ -409,13 +409,7 @@ class Columns:
         return sum(part.rows for part in self.parts)
 
     def call(self, query: Query, extra: Sequence[ColumnStruct] = (), codes: Any = None) -> Call:
-        """A call of the kernels of a query, with the columns that represent its keys.
-
-        Raises
-        ------
-        NeedsWholeColumns
-            For several parts of a query whose kernels look at rows again.
-        """
+        """A call of the kernels of a query, with the columns that represent its keys."""
         parts = [part for part in self.parts if part.rows] or self.parts[:1]
         if len(parts) > 1 and not query.form.is_read_once:
             raise NeedsWholeColumns(f"keys that are {query.form.name}")

@@ -71,7 +71,7 @@ class Dictionary(Keys):
         return self.is_full()
 
     def is_full(self) -> bool:
-        """Wait for the pass over the strings: whether some row found no slot."""
+        """Wait for the pass: whether some row found no slot."""
         full = self._call.read_number(self._struct.full) != 0
         if full:
             _known.drop(self._key)
@@ -180,7 +180,8 @@ def _encoded(
     full = call.allocate(4).ptr
     fill(full, 0, 4, call.handle)
     struct = DictionaryStruct(words, words + 8 * slots, codes, mask, full, slots, _COPIED, groups)
-    kernel, threads, shared = "encode_near", NEAR_THREADS, near_bytes(slots, groups)
+    # in shared memory: copies of the strings, a tag and a place a slot
+    kernel, threads, shared = "encode_near", NEAR_THREADS, 8 * (1 + TEXT_WORDS) * groups + 6 * slots
     if shared > shared_bytes(call.device):
         kernel, threads, shared = "encode_far", SMALL_BLOCK, 0
     for first, end in launches(rows, groups):
@@ -192,11 +193,6 @@ def _encoded(
     (part,) = (part for part in columns.parts if part.rows)
     numbers = replace(columns, parts=[part._replace(keys=[DeviceColumn(codes, mask)])])
     return Dictionary(query, numbers, call, struct, key)
-
-
-def near_bytes(slots: int, groups: int) -> int:
-    """Shared memory of a block with copies of so many strings: these, a tag and a place a slot."""
-    return 8 * (1 + TEXT_WORDS) * groups + 6 * slots
 
 
 def launches(rows: int, groups: int) -> Iterator[tuple[int, int]]:

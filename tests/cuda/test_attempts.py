@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from dask_gpuagg.cuda import ahead, attempts
-from dask_gpuagg.cuda.attempts import Attempt
+from dask_gpuagg.cuda import aggregate as attempts
+from dask_gpuagg.cuda import ahead
+from dask_gpuagg.cuda.aggregate import Attempt
 from dask_gpuagg.cuda.call import Piece, Run
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.choose import needed_bytes
@@ -85,7 +86,7 @@ def run_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Algorithm], None]:
         monkeypatch.setattr(words, "verified", lambda call, counters: counters)
         monkeypatch.setattr(attempts, "sampled", lambda *_: False)
         monkeypatch.setattr(attempts, "narrowed", lambda call, _: Keys(call.query))
-        for module in (attempts, codes, ranges):
+        for module in (attempts, ranges):
             monkeypatch.setattr(module, "remember_out_of_range", lambda *_: None)
         repeat.forget()
 
@@ -284,7 +285,7 @@ def test_strings_outside_of_near_codes_are_grouped_by_wider_ones(
     told: list[Any] = []
     near, wide = Codes(), Codes()
     near.near = True
-    monkeypatch.setattr(codes, "remember_out_of_range", lambda *of: told.append(of))
+    monkeypatch.setattr(ranges, "remember_out_of_range", lambda *of: told.append(of))
 
     def coded(call: Any, slots: bool) -> CodedKeys:
         return CodedKeys(replace(call.query, chosen=CODED), wide if told else near)

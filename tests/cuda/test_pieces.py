@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda import attempts
-from dask_gpuagg.cuda.aggregate import aggregate
+from dask_gpuagg.cuda import aggregate as attempts
+from dask_gpuagg.cuda.aggregate import Attempt, aggregate
 from dask_gpuagg.cuda.algorithms.tables import room_for_spilled
-from dask_gpuagg.cuda.attempts import Attempt
 from dask_gpuagg.cuda.call import Call, Columns, DeviceColumn, NeedsWholeColumns, Part
 from dask_gpuagg.cuda.choice.decision import Sgb, SpEga
 from dask_gpuagg.cuda.choice.summary import SEGMENTS

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dask_gpuagg.cuda import attempts
+from dask_gpuagg.cuda import aggregate as attempts
 
 ROWS = 40_000_000
 # beside the input: a table of the groups, and the rows that it had no first place for

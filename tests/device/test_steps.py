@@ -180,7 +180,7 @@ def test_columns_in_pieces(keys: Any, nulls: bool) -> None:
 @pytest.fixture
 def forms(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each call's keys were numbered by steps."""
-    from dask_gpuagg.cuda import attempts
+    from dask_gpuagg.cuda import aggregate as attempts
 
     made: list[bool] = []
     narrowed = attempts.narrowed

@@ -24,19 +24,8 @@ from dask_gpuagg.cuda.choice import partitions as partitioning
 from dask_gpuagg.cuda.choice import skew
 from dask_gpuagg.cuda.choice.decision import Partitioned, Pgb, PgbFold, even, safe_slots
 from dask_gpuagg.cuda.choice.summary import null_slot
-from dask_gpuagg.cuda.query import tuning
+from dask_gpuagg.cuda.query import structs, tuning
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.structs import (
-    Args,
-    ColumnStruct,
-    Counters,
-    HotKeys,
-    Partitions,
-    Table,
-    Target,
-    Words,
-)
-from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, OUTPUTS_AT_MOST, ROOM_THREADS
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import Device
 from dask_gpuagg.cuda.runtime.kernels import kernels_of
@@ -46,11 +35,11 @@ class _Copies(NamedTuple):
     """Rows in partitions, their columns, and the call whose kernels move and read them."""
 
     call: Call
-    partitions: Partitions
-    columns: ctypes.Array[ColumnStruct]
+    partitions: structs.Partitions
+    columns: ctypes.Array[structs.ColumnStruct]
 
 
-def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
+def pgb(call: Call, decision: Partitioned) -> tuple[Run, structs.Counters] | None:
     """Groups of a partitioned input.
 
     None if so many rows found their partition full that the global table is the better way.
@@ -64,7 +53,7 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
     args.replicas = decision.replicas if isinstance(decision, Pgb) else 1
     args.spill_limit = call.rows // 8 + (1 << 16)
     args.spill = call.allocate(4 * args.spill_limit).ptr
-    zero(call, args.counters, Counters.ambiguous.offset // 4)
+    zero(call, args.counters, structs.Counters.ambiguous.offset // 4)
     # and the ticket behind them
     zero(call, partitions.rows, partitions.count + 1)
     if call.check:
@@ -85,7 +74,7 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
         columns = False
         counters = _again(call, decision, copies, decision.global_slots, columns)
     needed = counters.groups
-    hot = spills = Table.from_buffer_copy(args.target)
+    hot = spills = structs.Table.from_buffer_copy(args.target)
     if spilled:
         spills = _group_spilled(call, spilled)
         # they may all be new
@@ -105,7 +94,7 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
     args.groups, args.extras = counters.total, counters.extras
     if spilled:
         # the nulls of all groups are counted again
-        zero(call, args.counters + Counters.nulls.offset, OUTPUTS_AT_MOST)
+        zero(call, args.counters + structs.Counters.nulls.offset, tuning.OUTPUTS_AT_MOST)
         call.launch_over("recount", args.groups, args)
         counters = call.counters()
     return run_of(call, decision, counters, spilled=spilled, restarted=restarted), counters
@@ -113,7 +102,7 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
 
 def _again(
     call: Call, decision: Partitioned, copies: _Copies, room: int, columns: bool
-) -> Counters:
+) -> structs.Counters:
     """Aggregate again, with room for so many groups."""
     targets = _make_room(call, room, columns)
     reset(call, "groups")
@@ -121,11 +110,11 @@ def _again(
     return _aggregate(call, decision, copies, targets)
 
 
-def _make_room(call: Call, groups: int, columns: bool) -> ctypes.Array[Target]:
+def _make_room(call: Call, groups: int, columns: bool) -> ctypes.Array[structs.Target]:
     """A dense area for so many groups, or columns."""
     if columns:
         call.early = columns_for(call, groups)
-        call.args.table = Table(None, None, groups, groups)
+        call.args.table = structs.Table(None, None, groups, groups)
         return targets_of(call.early)
     call.early = None
     call.args.table = table_of(call, groups)
@@ -168,8 +157,8 @@ def _scatter(decision: Partitioned, copies: _Copies) -> None:
 _hot_words: OfObjects[ctypes.Array[ctypes.c_uint64]] = OfObjects(8)
 
 
-def _hot_keys(query: Query, decision: Partitioned) -> HotKeys:
-    return HotKeys(
+def _hot_keys(query: Query, decision: Partitioned) -> structs.HotKeys:
+    return structs.HotKeys(
         _hot_words.of(decision, lambda: (ctypes.c_uint64 * tuning.HOT_AT_MOST)(*decision.hot)),
         len(decision.hot),
         # where there is no such table, one in which nothing is found
@@ -179,7 +168,7 @@ def _hot_keys(query: Query, decision: Partitioned) -> HotKeys:
     )
 
 
-def _lay_out(call: Call, decision: Partitioned, partitions: Partitions) -> None:
+def _lay_out(call: Call, decision: Partitioned, partitions: structs.Partitions) -> None:
     """Give each partition room by a count of its rows."""
     count = decision.partitions
     counts = call.allocate(4 * (2 * count + 1)).ptr
@@ -188,12 +177,12 @@ def _lay_out(call: Call, decision: Partitioned, partitions: Partitions) -> None:
     keys = _hot_keys(call.query, decision)
     shared = skew.count_bytes(decision)
     for args, columns, rows in call.over(call.args):
-        blocks = call.spread(rows // tuning.ROOM_OF, ROOM_THREADS, waves=1)
+        blocks = call.spread(rows // tuning.ROOM_OF, tuning.ROOM_THREADS, waves=1)
         operands = (args, partitions, columns, keys, ctypes.c_void_p(counts))
-        call.launch("count_partitions", blocks, ROOM_THREADS, *operands, shared=shared)
+        call.launch("count_partitions", blocks, tuning.ROOM_THREADS, *operands, shared=shared)
     places = ctypes.c_uint32(count * decision.capacity)
     addresses = ctypes.c_void_p(counts), ctypes.c_void_p(begins)
-    call.launch("lay_out", 1, ROOM_THREADS, partitions, *addresses, places)
+    call.launch("lay_out", 1, tuning.ROOM_THREADS, partitions, *addresses, places)
 
 
 def _make_copies(call: Call, decision: Partitioned) -> _Copies:
@@ -213,8 +202,8 @@ def _make_copies(call: Call, decision: Partitioned) -> _Copies:
     base = decision.base
     word = 2 if decision.window else 8 if base is None else 4
     inverse = -(-(2**64) // decision.partitions) if decision.window else 0
-    partitions = Partitions(
-        Words(array(word), (base or 0) % 2**64, inverse, decision.window),
+    partitions = structs.Partitions(
+        structs.Words(array(word), (base or 0) % 2**64, inverse, decision.window),
         array(4) if query.has_row_numbers else 0,
         array(1 if masked <= 8 else 4 if masked <= 32 else 8) if masked else 0,
         cursors,
@@ -224,15 +213,15 @@ def _make_copies(call: Call, decision: Partitioned) -> _Copies:
         decision.capacity,
         partitioning.most_rows(decision),
     )
-    columns = (ColumnStruct * len(call.columns))(*call.columns)
+    columns = (structs.ColumnStruct * len(call.columns))(*call.columns)
     for i, value in query.copied:
-        columns[query.first_input + i] = ColumnStruct(array(TYPE_BYTES[value.ctype]))
+        columns[query.first_input + i] = structs.ColumnStruct(array(TYPE_BYTES[value.ctype]))
     return _Copies(call, partitions, columns)
 
 
 def _aggregate(
-    call: Call, decision: Partitioned, copies: _Copies, targets: ctypes.Array[Target]
-) -> Counters:
+    call: Call, decision: Partitioned, copies: _Copies, targets: ctypes.Array[structs.Target]
+) -> structs.Counters:
     own = copies.call
     operands: list[Any] = [call.args, copies.partitions, copies.columns, targets]
     if isinstance(decision, Pgb):
@@ -263,16 +252,16 @@ def _group_bytes(query: Query, decision: Pgb) -> int:
     return shared + (skew.crowd_bytes(query) if decision.crowded else 0)
 
 
-def _append_others(call: Call, targets: ctypes.Array[Target]) -> None:
-    slots = call.args.target.slots + EXTRA_SLOTS
+def _append_others(call: Call, targets: ctypes.Array[structs.Target]) -> None:
+    slots = call.args.target.slots + tuning.EXTRA_SLOTS
     call.launch_over("append_others", slots, call.args, call.columns, targets)
 
 
-def _group_spilled(call: Call, spilled: int) -> Table:
+def _group_spilled(call: Call, spilled: int) -> structs.Table:
     """Rows that found their partition full, in a table of their own."""
     table = clear_target(call, safe_slots(spilled))
     reset(call, "claimed")
-    rest = Args.from_buffer_copy(call.args)
+    rest = structs.Args.from_buffer_copy(call.args)
     rest.table, rest.list, rest.rows, rest.slices = table, call.args.spill, spilled, 1
     rest.replicas = 1
     # half empty, and searched to its end
@@ -281,10 +270,10 @@ def _group_spilled(call: Call, spilled: int) -> Table:
     return table
 
 
-def _absorb(call: Call, counters: Counters) -> Counters:
+def _absorb(call: Call, counters: structs.Counters) -> structs.Counters:
     """Let the groups of the other table join those of the dense area."""
     args = call.args
-    slots = args.target.slots + EXTRA_SLOTS
+    slots = args.target.slots + tuning.EXTRA_SLOTS
     args.taken = call.allocate(4 * slots).ptr
     zero(call, args.taken, slots)
     args.groups = counters.groups

@@ -17,27 +17,15 @@ from typing import Any
 from dask_gpuagg.cuda.algorithms import sgb
 from dask_gpuagg.cuda.algorithms.sgb import Segments, Words, array_of, zeros_of
 from dask_gpuagg.cuda.call import Launcher
-from dask_gpuagg.cuda.query import instantiations
+from dask_gpuagg.cuda.query import instantiations, tuning
 from dask_gpuagg.cuda.query.structs import Chunk, Inside
-from dask_gpuagg.cuda.query.tuning import (
-    COUNT_BLOCKS,
-    COUNT_ITEMS,
-    COUNT_THREADS,
-    ONE_BLOCK_THREADS,
-    PARTS_BLOCKS,
-    PARTS_THREADS,
-    SCAN_THREADS,
-    SIDES,
-    SMALL_BLOCK,
-)
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import Device, read_back
 from dask_gpuagg.cuda.runtime.kernels import Kernels, OneUnit
 
-# More groups are sorted, and so are groups of fewer bytes of values on average: a sample has
-# too few rows of each, and narrow values sort in few passes. One H200, 50 million rows: at
-# 5,000 rows a group selecting takes 0.36 of the time of a sort (float64) and 0.70 (int32), at 769
-# rows 1.19 and 1.97.
+# More groups are sorted, and so are groups of fewer bytes: a sample has too few rows of each, and
+# narrow values sort in few passes. One H200, 50 million rows: at 5,000 rows a group selecting takes
+# 0.36 of the time of a sort (float64) and 0.70 (int32), at 769 rows 1.19 and 1.97.
 GROUPS_AT_MOST = 1 << 16
 BYTES_OF_A_GROUP = 16 << 10
 # Fewer rows are sorted in the time that the launches of a selection take.
@@ -66,11 +54,8 @@ _SM_THREADS = 2048
 
 def selects(rows: int, groups: int, width: int) -> bool:
     """Whether a quantile of each group, of values of so many bytes, is selected."""
-    return (
-        0 < groups <= GROUPS_AT_MOST
-        and rows >= ROWS_FROM
-        and rows * width >= BYTES_OF_A_GROUP * groups
-    )
+    enough = rows >= ROWS_FROM and rows * width >= BYTES_OF_A_GROUP * groups
+    return enough and 0 < groups <= GROUPS_AT_MOST
 
 
 def stride_of(rows: int, groups: int) -> int:
@@ -106,7 +91,7 @@ def sorts_words(widest: int, rows: int) -> bool:
 
 def copies_of(groups: int) -> int:
     """Copies of the counts of a block, a power of two: threads side by side have their own."""
-    room = _BYTES_OF_COPIES // (4 * SIDES * max(groups, 1))
+    room = _BYTES_OF_COPIES // (4 * tuning.SIDES * max(groups, 1))
     return int(min(_COPIES_AT_MOST, 2 ** (max(room, 1).bit_length() - 1)))
 
 
@@ -170,18 +155,16 @@ class Selector:
             first += count
         segments, widest = self._grouped(words, of_row, first)
         brackets = self._pairs()
-        self._launch(
-            "aim",
-            *(ctypes.c_void_p(segments.starts.ptr), ctypes.c_uint32(self._groups)),
-            *(ctypes.c_double(x) for x in (self._q, ERRORS, SPARE)),
-            *(brackets.pointer, self._ranks.pointer),
-        )
+        starts, groups = ctypes.c_void_p(segments.starts.ptr), ctypes.c_uint32(self._groups)
+        numbers = (ctypes.c_double(number) for number in (self._q, ERRORS, SPARE))
+        operands = starts, groups, *numbers, brackets.pointer, self._ranks.pointer
+        self._on.launch_over("aim", self._groups, *operands)
         self._pick(segments, widest, brackets)
         return brackets
 
     def counts(self) -> Any:
         """Zero counts, uint64: for each of the ``SIDES`` of a bracket, one for each group."""
-        return zeros_of(self._on, SIDES * self._groups, 8).buffer
+        return zeros_of(self._on, tuning.SIDES * self._groups, 8).buffer
 
     def candidates(self, room: int) -> Candidates:
         """Room for rows inside of brackets, without any."""
@@ -197,18 +180,18 @@ class Selector:
             place = Inside(
                 inside.words.buffer.ptr, inside.of_row.buffer.ptr, inside.tally.ptr, inside.room
             )
-        device, copies = self._on.device, copies_of(self._groups)
-        shared = 4 * SIDES * self._groups * copies
-        name, threads, blocks = "count_in_blocks", COUNT_THREADS, COUNT_BLOCKS
-        if shared + _RESERVED > device.shared_bytes:
+        room, copies = self._on.device.shared_bytes, copies_of(self._groups)
+        shared = 4 * tuning.SIDES * self._groups * copies
+        operands = [chunk, brackets.pointer, ctypes.c_void_p(counts.ptr), place]
+        name, threads, blocks = "count_in_blocks", tuning.COUNT_THREADS, tuning.COUNT_BLOCKS
+        if shared + _RESERVED > room:
             name, shared = "count_in_memory", 0
-        elif COUNT_BLOCKS * (shared + _RESERVED) > device.shared_bytes:
-            name, threads, blocks = "count_in_one_block", ONE_BLOCK_THREADS, 1
-        arguments = [chunk, brackets.pointer, ctypes.c_void_p(counts.ptr), place]
-        if shared:
-            arguments.append(ctypes.c_uint32(copies))
-        spread = self._on.spread(chunk.rows, threads * COUNT_ITEMS, waves=blocks)
-        self._on.launch(name, spread, threads, *arguments, shared=shared)
+        else:
+            operands.append(ctypes.c_uint32(copies))
+            if tuning.COUNT_BLOCKS * (shared + _RESERVED) > room:
+                name, threads, blocks = "count_in_one_block", tuning.ONE_BLOCK_THREADS, 1
+        spread = self._on.spread(chunk.rows, threads * tuning.COUNT_ITEMS, waves=blocks)
+        self._on.launch(name, spread, threads, *operands, shared=shared)
 
     def kept(self, kept: Candidates) -> int:
         """How many rows were inside, more than there is room for if that was too little."""
@@ -221,12 +204,10 @@ class Selector:
         all groups.
         """
         missed = ctypes.c_void_p(inside.tally.ptr + Tally.missed.offset)
-        self._launch(
-            "narrow",
-            *(ctypes.c_void_p(counts.ptr), ctypes.c_uint32(self._groups), ctypes.c_double(self._q)),
-            *(brackets.pointer, self._found.pointer, self._ranks.pointer, self._sizes.pointer),
-            missed,
-        )
+        groups, q = ctypes.c_uint32(self._groups), ctypes.c_double(self._q)
+        results = self._found.pointer, self._ranks.pointer, self._sizes.pointer, missed
+        counted = ctypes.c_void_p(counts.ptr), groups, q, brackets.pointer
+        self._on.launch_over("narrow", self._groups, *counted, *results)
         tally = Tally()
         read_back(inside.tally.ptr, tally, self._on.handle)
         return tally
@@ -244,13 +225,15 @@ class Selector:
     def _pairs(self) -> Words:
         return array_of(self._sorts, self._groups, 2 * self._width)
 
-    def _launch(self, name: str, *arguments: Any) -> None:
-        self._on.launch_over(name, self._groups, *arguments)
-
     def _grouped(self, words: Words, of_row: Words, rows: int) -> tuple[Segments, int]:
-        """Rows by group, in the order of their words if a group is large, and its rows."""
+        """Rows by group, in the order of their words if a group is large; rows of the largest."""
         segments = self._together(words, of_row, rows)
-        widest = self._widest(segments)
+        widest = rows
+        if rows > BUSY_GROUP:  # of fewer rows it makes no difference
+            largest, starts = zeros_of(self._on, 1, 4), ctypes.c_void_p(segments.starts.ptr)
+            operands = starts, ctypes.c_uint32(self._groups), largest.pointer
+            self._on.launch_over("find_widest", self._groups, *operands)
+            widest = self._on.read_number(largest.buffer.ptr)
         if sorts_words(widest, rows):
             words, of_row = segments.words, segments.of_row
             words, of_row = sgb.radix_sort(self._sorts, words, of_row, rows, 8 * self._width)
@@ -259,29 +242,19 @@ class Selector:
 
     def _pick(self, segments: Segments, widest: int, pairs: Words) -> None:
         """Find the words of each group's ranks."""
-        arguments = (
-            *(segments.words.pointer, ctypes.c_void_p(segments.starts.ptr)),
-            *(self._ranks.pointer, ctypes.c_uint32(self._groups), pairs.pointer),
-        )
+        ranks = self._ranks.pointer, ctypes.c_uint32(self._groups), pairs.pointer
+        operands = segments.words.pointer, ctypes.c_void_p(segments.starts.ptr), *ranks
         if sorts_words(widest, segments.rows):
-            self._launch("read_ranks", *arguments)
+            self._on.launch_over("read_ranks", self._groups, *operands)
             return
-        threads = ONE_BLOCK_THREADS if widest > BUSY_GROUP else SMALL_BLOCK
+        threads = tuning.ONE_BLOCK_THREADS if widest > BUSY_GROUP else tuning.SMALL_BLOCK
         blocks = self._on.device.multiprocessors * (_SM_THREADS // threads)
-        self._on.launch("pick", min(blocks, self._groups), threads, *arguments)
+        self._on.launch("pick", min(blocks, self._groups), threads, *operands)
 
     def _together(self, words: Words, of_row: Words, rows: int) -> Segments:
         bits = self._groups.bit_length()
         of_row, words = sgb.radix_sort(self._sorts, of_row, words, rows, bits)
         return sgb.segmented(self._sorts, words, of_row, rows, self._groups)
-
-    def _widest(self, segments: Segments) -> int:
-        """Words of the largest group; those of all where they are few."""
-        if segments.rows <= BUSY_GROUP:
-            return segments.rows
-        widest, starts = zeros_of(self._on, 1, 4), ctypes.c_void_p(segments.starts.ptr)
-        self._launch("find_widest", starts, ctypes.c_uint32(self._groups), widest.pointer)
-        return self._on.read_number(widest.buffer.ptr)
 
 
 def sample(on: Launcher, chunk: Chunk, stride: int, samples: int, words: int, of_row: int) -> None:
@@ -360,7 +333,7 @@ def count_distinct(sorts: Launcher, chunk: Chunk, ctype: str) -> Any:
     counts, distinct = array_of(on, parts, 4), array_of(on, groups, 8)
     on.launch(
         "count_parts",
-        *(min(parts, on.device.multiprocessors * PARTS_BLOCKS), PARTS_THREADS),
+        *(min(parts, on.device.multiprocessors * tuning.PARTS_BLOCKS), tuning.PARTS_THREADS),
         *(words.pointer, *counted, ctypes.c_uint32(TABLE_BYTES // width)),
         *(counts.pointer, ctypes.c_void_p(full)),
         shared=TABLE_BYTES,
@@ -382,5 +355,5 @@ def _divided(on: Launcher, chunk: Chunk, width: int) -> Words:
     sampled_rows = ctypes.c_uint32(PART_ROWS // PART_STRIDE)
     on.launch_over("divide_groups", chunk.groups, firsts.pointer, groups, sampled_rows)
     total = ctypes.c_void_p(firsts.buffer.ptr + 4 * chunk.groups)
-    on.launch("scan_groups", 1, SCAN_THREADS, firsts.pointer, groups, total)
+    on.launch("scan_groups", 1, tuning.SCAN_THREADS, firsts.pointer, groups, total)
     return firsts

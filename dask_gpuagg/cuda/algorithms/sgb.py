@@ -13,21 +13,11 @@ from typing import Any
 
 from dask_gpuagg.cuda.call import Call, Launcher, Run, collect, run_of, table_of
 from dask_gpuagg.cuda.choice.decision import Sgb, even
+from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.forms import PACKED
 from dask_gpuagg.cuda.query.instantiations import sorting
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import ColumnStruct, Counters, Pass, Range, Runs, Target
-from dask_gpuagg.cuda.query.tuning import (
-    DIGITS,
-    ENCODE_THREADS,
-    EXTRA_SLOTS,
-    MARK_TILE,
-    RUN_ROWS,
-    SCAN_THREADS,
-    SMALL_BLOCK,
-    SORT_ITEMS,
-    SORT_THREADS,
-)
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch, current_device, fill, read_back
 from dask_gpuagg.cuda.runtime.kernels import Kernels, OneUnit
@@ -36,7 +26,7 @@ from dask_gpuagg.cuda.runtime.kernels import Kernels, OneUnit
 ROWS_AT_MOST = (1 << 30) - 1
 BETWEEN = ("linear", "lower", "higher", "midpoint", "nearest")
 
-_TILE = SORT_THREADS * SORT_ITEMS
+_TILE = tuning.SORT_THREADS * tuning.SORT_ITEMS
 _DIGIT_BITS = 8
 
 
@@ -139,16 +129,18 @@ def radix_sort(
         return words, moved
     number = ctypes.c_uint32(rows)
     tiles = math.ceil(rows / _TILE)
-    places = digits * DIGITS
+    places = digits * tuning.DIGITS
     # starts of the digits, the digits that all rows share, the ticket, what tiles have told
-    work = array_of(on, places + 16 + tiles * DIGITS, 4)
+    work = array_of(on, places + 16 + tiles * tuning.DIGITS, 4)
     starts = work.buffer.ptr
     same, ticket, told = (starts + 4 * (places + n) for n in (0, 8, 16))
     fill(starts, 0, 4 * (places + 16), on.handle)
-    blocks = on.spread(rows, SORT_THREADS, waves=4)
+    blocks = on.spread(rows, tuning.SORT_THREADS, waves=4)
     operands = words.pointer, number, ctypes.c_uint32(digits), ctypes.c_void_p(starts)
-    on.launch(f"count_digits_{words.width}", blocks, SORT_THREADS, *operands)
-    on.launch("scan_digits", digits, DIGITS, ctypes.c_void_p(starts), number, ctypes.c_void_p(same))
+    on.launch(f"count_digits_{words.width}", blocks, tuning.SORT_THREADS, *operands)
+    on.launch(
+        "scan_digits", digits, tuning.DIGITS, ctypes.c_void_p(starts), number, ctypes.c_void_p(same)
+    )
     shared_digits = (ctypes.c_uint32 * 8)()
     read_back(same, shared_digits, on.handle)
     varying = [d for d in range(digits) if not shared_digits[d]]
@@ -158,19 +150,19 @@ def radix_sort(
     kernel = f"pass_{words.width}_{moved.width}"
     shared = _TILE * max(words.width, moved.width)
     for digit in varying:
-        fill(ticket, 0, 4 * (8 + tiles * DIGITS), on.handle)
+        fill(ticket, 0, 4 * (8 + tiles * tuning.DIGITS), on.handle)
         step = Pass(
             words.buffer.ptr,
             other_words.buffer.ptr,
             moved.buffer.ptr,
             other_moved.buffer.ptr,
-            starts + 4 * DIGITS * digit,
+            starts + 4 * tuning.DIGITS * digit,
             told,
             ticket,
             rows,
             _DIGIT_BITS * digit,
         )
-        on.launch(kernel, tiles, SORT_THREADS, step, shared=shared)
+        on.launch(kernel, tiles, tuning.SORT_THREADS, step, shared=shared)
         words, other_words = other_words, words
         moved, other_moved = other_moved, moved
     return words, moved
@@ -232,7 +224,7 @@ def count_distinct(on: Launcher, segments: Segments) -> Any:
 
 # ---- runs of equal keys --------------------------------------------------------------------------
 
-_WARPS = SMALL_BLOCK // 32
+_WARPS = tuning.SMALL_BLOCK // 32
 
 
 def sgb(call: Call, decision: Sgb) -> tuple[Run, Counters] | None:
@@ -241,15 +233,15 @@ def sgb(call: Call, decision: Sgb) -> tuple[Run, Counters] | None:
     None if the rows are not sorted, or a key has an extra slot behind tables.
     """
     args = call.args
-    tiles = math.ceil(call.rows / RUN_ROWS)
-    blocks = math.ceil(call.rows / (RUN_ROWS * _WARPS))
+    tiles = math.ceil(call.rows / tuning.RUN_ROWS)
+    blocks = math.ceil(call.rows / (tuning.RUN_ROWS * _WARPS))
     heads = call.allocate(4 * (tiles + 2)).ptr
     totals = heads + 4 * tiles
     runs = Runs(heads, totals + 4)
     fill(totals, 0, 8, call.handle)
-    call.launch("count_runs", blocks, SMALL_BLOCK, args, runs, call.columns)
+    call.launch("count_runs", blocks, tuning.SMALL_BLOCK, args, runs, call.columns)
     scanned = ctypes.c_void_p(heads), ctypes.c_uint32(tiles), ctypes.c_void_p(totals)
-    call.launch("scan_tiles", 1, SCAN_THREADS, *scanned)
+    call.launch("scan_tiles", 1, tuning.SCAN_THREADS, *scanned)
     sums = (ctypes.c_uint32 * 2)()
     read_back(totals, sums, call.handle)
     groups, falls = sums
@@ -257,7 +249,7 @@ def sgb(call: Call, decision: Sgb) -> tuple[Run, Counters] | None:
         return None
     args.table = table_of(call, even(max(groups, 2)))
     call.launch_over("clear", args.table.slots, args)
-    call.launch("reduce_runs", blocks, SMALL_BLOCK, args, runs, call.columns)
+    call.launch("reduce_runs", blocks, tuning.SMALL_BLOCK, args, runs, call.columns)
     counters = collect(call)
     # the groups are the first slots, in the order of their keys
     args.order = None
@@ -288,13 +280,13 @@ def encode(call: Call, groups: int, order: int = 0) -> Any:
     if call.rows == 0:
         return codes
     args = call.args
-    slots = args.table.slots + EXTRA_SLOTS
+    slots = args.table.slots + tuning.EXTRA_SLOTS
     entries = ctypes.c_void_p(call.allocate(_ENTRY_BYTES * slots).ptr)
     sorted_groups, count = ctypes.c_void_p(order), ctypes.c_uint32(groups)
     call.launch_over("entries", slots, args, sorted_groups, count, entries)
-    blocks = call.spread(call.rows, ENCODE_THREADS * call.query.unroll)
+    blocks = call.spread(call.rows, tuning.ENCODE_THREADS * call.query.unroll)
     target = ctypes.c_void_p(codes.ptr)
-    call.launch("encode", blocks, ENCODE_THREADS, args, call.columns, entries, target)
+    call.launch("encode", blocks, tuning.ENCODE_THREADS, args, call.columns, entries, target)
     return codes
 
 
@@ -304,12 +296,12 @@ def encode_range(call: Call) -> tuple[list[Any], Any, int] | None:
     Keys, codes and how many groups there are; None where the range is wide, or no row has a group.
     The keys fit one word, nulls form no groups, and there are no outputs.
     """
-    blocks = call.spread(call.rows, ENCODE_THREADS, waves=4)
+    blocks = call.spread(call.rows, tuning.ENCODE_THREADS, waves=4)
     bounds = call.allocate(ctypes.sizeof(Range)).ptr
     fill(bounds, 0xFF, 8, call.handle)
     fill(bounds + 8, 0, 8, call.handle)
     rows = call.args, call.columns
-    call.launch("find_range", blocks, ENCODE_THREADS, *rows, ctypes.c_void_p(bounds))
+    call.launch("find_range", blocks, tuning.ENCODE_THREADS, *rows, ctypes.c_void_p(bounds))
     span = Range()
     read_back(bounds, span, call.handle)
     width = span.high - span.low + 1
@@ -319,19 +311,21 @@ def encode_range(call: Call) -> tuple[list[Any], Any, int] | None:
     marks = call.allocate(8 * words).ptr
     fill(marks, 0, 8 * words, call.handle)
     low, marked, count = ctypes.c_uint64(span.low), ctypes.c_void_p(marks), ctypes.c_uint32(words)
-    call.launch("mark_keys", blocks, ENCODE_THREADS, *rows, low, marked)
-    tiles = math.ceil(words / MARK_TILE)
+    call.launch("mark_keys", blocks, tuning.ENCODE_THREADS, *rows, low, marked)
+    tiles = math.ceil(words / tuning.MARK_TILE)
     counts = call.allocate(4 * (tiles + 1)).ptr
     of_tiles, total = ctypes.c_void_p(counts), ctypes.c_void_p(counts + 4 * tiles)
-    tile_blocks = math.ceil(tiles * 32 / SMALL_BLOCK)
-    call.launch("count_marks", tile_blocks, SMALL_BLOCK, marked, count, of_tiles)
-    call.launch("scan_tiles", 1, SCAN_THREADS, of_tiles, ctypes.c_uint32(tiles), total)
+    tile_blocks = math.ceil(tiles * 32 / tuning.SMALL_BLOCK)
+    call.launch("count_marks", tile_blocks, tuning.SMALL_BLOCK, marked, count, of_tiles)
+    call.launch("scan_tiles", 1, tuning.SCAN_THREADS, of_tiles, ctypes.c_uint32(tiles), total)
     groups = call.read_number(counts + 4 * tiles)
     ordered = ctypes.c_void_p(call.allocate(8 * groups).ptr)
-    call.launch("number_marks", tile_blocks, SMALL_BLOCK, marked, count, of_tiles, low, ordered)
+    call.launch(
+        "number_marks", tile_blocks, tuning.SMALL_BLOCK, marked, count, of_tiles, low, ordered
+    )
     codes = call.buffer(4 * call.rows)
     operands = *rows, low, marked, ctypes.c_void_p(codes.ptr)
-    call.launch("encode_range", blocks, ENCODE_THREADS, *operands)
+    call.launch("encode_range", blocks, tuning.ENCODE_THREADS, *operands)
     keys = [call.buffer(TYPE_BYTES[key.ctype] * groups) for key in call.query.keys]
     targets = (Target * len(keys))(*(Target(key.ptr, None) for key in keys))
     call.launch_over("write_range", groups, ordered, ctypes.c_uint32(groups), targets)

@@ -11,15 +11,7 @@ from typing import Any, NamedTuple
 
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call import Call, Columns, Made
-from dask_gpuagg.cuda.keys.ranges import (
-    FILLING,
-    WORD_BITS,
-    bounds_of,
-    is_out_of_range,
-    range_near,
-    range_wide,
-    remember_out_of_range,
-)
+from dask_gpuagg.cuda.keys import ranges
 from dask_gpuagg.cuda.keys.words import Keys, make_words
 from dask_gpuagg.cuda.query.forms import CODED
 from dask_gpuagg.cuda.query.structs import Codes, ColumnCode, Seen, Target, Texts
@@ -51,7 +43,7 @@ class CodedKeys(Keys):
         """Codes with more room where they had little, then the keys in their own form."""
         own = replace(self.query, chosen=None)
         if self.numbers.near:
-            remember_out_of_range(own, columns.about)
+            ranges.remember_out_of_range(own, columns.about)
             return coded(columns.call(own), True) or Keys(own)
         return Keys(own)
 
@@ -73,7 +65,9 @@ def coded(call: Call, slots: bool) -> CodedKeys | None:
         return None
     seen = (Seen * len(query.keys))()
     call.summarise("bytes", seen)
-    dense = FILLING * call.rows if slots and not is_out_of_range(query, call.about) else 0
+    dense = (
+        ranges.FILLING * call.rows if slots and not ranges.is_out_of_range(query, call.about) else 0
+    )
     codes = codes_of_seen(query.keys, query.keep_nulls, seen, dense)
     return None if codes is None else CodedKeys(replace(query, chosen=CODED), codes)
 
@@ -112,14 +106,14 @@ def codes_of(
     columns = list(zip(keys, seen, strict=True))
     if any(key.string and _longest(of) > _PLACES for key, of in columns):
         return None
-    integers = range_near if near else range_wide
+    integers = ranges.range_near if near else ranges.range_wide
     nulls = [int(key.masked and keep_nulls) for key in keys]
 
     def with_margin(margin: _Margin) -> list[_Places | _Integers]:
         return [
             _places(of, margin)
             if key.string
-            else _Integers(*integers(*bounds_of(of.least, of.greatest)))
+            else _Integers(*integers(*ranges.bounds_of(of.least, of.greatest)))
             for key, of in columns
         ]
 
@@ -128,10 +122,10 @@ def codes_of(
 
     # more margin makes more values
     parts = with_margin(_Margin.NOTHING)
-    if numbers(parts) > 1 << WORD_BITS:
+    if numbers(parts) > 1 << ranges.WORD_BITS:
         return None
     roomier = () if near else map(with_margin, reversed(_Margin))
-    parts = next((more for more in roomier if numbers(more) <= 1 << WORD_BITS), parts)
+    parts = next((more for more in roomier if numbers(more) <= 1 << ranges.WORD_BITS), parts)
     codes, scale = Codes(), 1
     # from the last column on, so that words order as the keys do
     for part, null, code in reversed(list(zip(parts, nulls, codes.column, strict=False))):

@@ -7,13 +7,13 @@ some, and so are inputs: kernels find no mask where there is none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import TYPE_BYTES, KernelOutput, KernelState
+from dask_gpuagg.cuda.query.types import TYPE_BYTES
 
 # States of an input in their order, in which most users ask for them. One that reads no input
 # stands among those of the first.
@@ -54,12 +54,22 @@ def canonical(query: Query) -> Canonical:
     inputs = _ordered_inputs(query)
     place = _places(inputs)
     moved = [s._replace(inputs=tuple(place[i] for i in s.inputs)) for s in query.states]
-    states = sorted(range(len(moved)), key=lambda i: _state_key(moved[i]))
+
+    def state_key(i: int) -> tuple[int, int, tuple[int, ...], str]:
+        rank, inputs = STATES_IN_ORDER.index(moved[i].policy), moved[i].inputs
+        return min(inputs, default=0), rank, inputs, moved[i].ctype or ""
+
+    def output_key(i: int) -> tuple[int, bool, tuple[int, ...]]:
+        output = unordered[i]
+        inputs = ordered_states[output.states[0]].inputs
+        return min(inputs, default=0), output.policy in _LAST, output.states
+
+    states = sorted(range(len(moved)), key=state_key)
     place, ordered_states = _places(states), [moved[i] for i in states]
     unordered = [output.renumbered(place) for output in query.outputs]
     # backwards by name: fields of moments as they are asked for, and losses last
     by_name = sorted(range(len(unordered)), key=lambda i: unordered[i].code, reverse=True)
-    outputs = sorted(by_name, key=lambda i: _output_key(unordered[i], ordered_states))
+    outputs = sorted(by_name, key=output_key)
     ordered = replace(
         query,
         inputs=tuple([query.inputs[i] for i in inputs]),
@@ -116,15 +126,3 @@ def _ordered_inputs(query: Query) -> list[int]:
     bundles = [[i for i, of in enumerate(linked) if of == first] for first in sorted(set(linked))]
     bundles = [sorted(bundle, key=lambda i: keys[i]) for bundle in bundles]
     return [i for bundle in sorted(bundles, key=lambda b: [keys[i] for i in b]) for i in bundle]
-
-
-def _state_key(state: KernelState) -> tuple[int, int, tuple[int, ...], str]:
-    rank = STATES_IN_ORDER.index(state.policy)
-    return min(state.inputs, default=0), rank, state.inputs, state.ctype or ""
-
-
-def _output_key(
-    output: KernelOutput, states: Sequence[KernelState]
-) -> tuple[int, bool, tuple[int, ...]]:
-    inputs = states[output.states[0]].inputs
-    return min(inputs, default=0), output.policy in _LAST, output.states

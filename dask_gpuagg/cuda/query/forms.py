@@ -5,7 +5,6 @@ The host's side of a form, from the sample to the decoded keys, is a class of ``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +14,6 @@ from dask_gpuagg.cuda.query.instantiations import (
     OF_PACKED_KEYS,
     PARTITIONED,
 )
-from dask_gpuagg.cuda.query.types import TYPE_BYTES, KernelState, KeyPart
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +56,6 @@ class Form:
         """Whether the values of a key column are divided by a step."""
         return self.ranges == 2
 
-    def extra_columns(self, keys: int) -> int:
-        """Columns behind keys and inputs, for so many key columns: words, then ranges."""
-        return self.made_words + self.ranges * keys
-
     def arguments(self, place: int, states: int) -> list[int]:
         """Template arguments: places of words and witnesses, the verifying state, the ranges.
 
@@ -71,12 +65,6 @@ class Form:
         words = [place - i for i in range(self.made_words)]
         state = [states] if self.verifier else []
         return words + state + ([place + (self.made_words > 0)] if self.ranges else [])
-
-    def states(self, inputs: int) -> tuple[KernelState, ...]:
-        """States that the form adds to a query of so many inputs."""
-        if not self.verifier:
-            return ()
-        return (KernelState(self.verifier, (inputs,) if self.has_witness else ()),)
 
 
 _NO_WORDS = ("words", "codes", "verify")
@@ -140,20 +128,3 @@ FORMS: dict[str, Form] = {
 def form_named(name: str) -> Form:
     """The form of a name."""
     return FORMS[name]
-
-
-def key_bits(keys: Sequence[KeyPart], keep_nulls: bool) -> int:
-    """Bits of keys of fixed width, with a flag for each column whose nulls are kept."""
-    flags = sum(key.nullable for key in keys) if keep_nulls else 0
-    return flags + sum(8 * TYPE_BYTES[key.ctype] for key in keys)
-
-
-def form_of_columns(keys: Sequence[KeyPart], keep_nulls: bool) -> Form:
-    """The form of keys of any values."""
-    if any(key.string for key in keys):
-        return HASHED
-    bits = key_bits(keys, keep_nulls)
-    # the null of a single key of 64 bits has an extra slot
-    if bits <= 64 or (len(keys) == 1 and TYPE_BYTES[keys[0].ctype] == 8):
-        return PACKED
-    return WIDE if bits <= 128 else HASHED

@@ -18,19 +18,15 @@ class TranslationUnit(NamedTuple):
     kernels: dict[str, str]
 
 
-class Instances(NamedTuple):
+class Instances:
     """A part of a query's kernels that is compiled on its own: files of ``kernels/`` and kernels.
 
     The name expressions are in the namespace ``gpuagg``. ``Asked`` is the query, ``Made`` its
     outputs, ``Kept`` its states; numbers in braces are the query's.
     """
 
-    headers: tuple[str, ...]
-    kernels: dict[str, str]
-
-
-def _instances(*headers: str, **kernels: str) -> Instances:
-    return Instances(headers, kernels)
+    def __init__(self, *headers: str, **kernels: str) -> None:
+        self.headers, self.kernels = headers, kernels
 
 
 # Each unit is compiled when a call first needs one of its kernels; the core is for every call.
@@ -64,22 +60,22 @@ _OF_PARTITIONS = {
 def _partitioned(kernel: str) -> Instances:
     if kernel == "aggregate_striped":
         expression = "aggregate_striped<Asked, Made, {keys}, {threads}, {unroll}>"
-        return Instances(("pgb_tr/striped.cuh",), {kernel: expression})
+        return Instances("pgb_tr/striped.cuh", aggregate_striped=expression)
     name = kernel.removesuffix("_narrow").removesuffix("_striped")
     expression = _OF_PARTITIONS[name].replace("WORDS", _WORDS[kernel.removeprefix(name)])
-    return Instances((f"pgb_tr/{name.partition('_')[0]}.cuh",), {kernel: expression})
+    return Instances(f"pgb_tr/{name.partition('_')[0]}.cuh", **{kernel: expression})
 
 
 UNITS: dict[str, Instances] = {
-    CORE: _instances(
+    CORE: Instances(
         "lphga/lphga.cuh",
         "output/output.cuh",
         clear="clear<Asked>",
         collect="collect<Asked, Made>",
         write="write<Asked, Made, {keys}>",
     ),
-    "lphga": _instances("lphga/lphga.cuh", lphga="lphga<Asked, {threads}, {unroll}>"),
-    "sample": _instances(
+    "lphga": Instances("lphga/lphga.cuh", lphga="lphga<Asked, {threads}, {unroll}>"),
+    "sample": Instances(
         "estimate/sample.cuh",
         "estimate/summarise.cuh",
         "estimate/check.cuh",
@@ -88,41 +84,41 @@ UNITS: dict[str, Instances] = {
         check="check",
         check_hot="check_hot",
     ),
-    "transfer": _instances(
+    "transfer": Instances(
         "lphga/lphga.cuh", clear_target="clear_target<Asked>", transfer="transfer<Asked>"
     ),
-    "sp_ega": _instances(
+    "sp_ega": Instances(
         "sp_ega/sp_ega.cuh",
         first_place="place_rows<Asked, true, {threads}, {unroll}>",
         list_free="list_free",
         next_place="place_rows<Asked, false, {threads}, {unroll}>",
     ),
-    "hgb": _instances("hgb/hgb.cuh", hgb="hgb<Asked, InTable, {threads}, {unroll}>"),
-    "hgb_runs": _instances("hgb/hgb.cuh", hgb_runs="hgb<Asked, InRegisters, {threads}, {unroll}>"),
-    "direct_shared": _instances(
+    "hgb": Instances("hgb/hgb.cuh", hgb="hgb<Asked, InTable, {threads}, {unroll}>"),
+    "hgb_runs": Instances("hgb/hgb.cuh", hgb_runs="hgb<Asked, InRegisters, {threads}, {unroll}>"),
+    "direct_shared": Instances(
         "direct/direct.cuh", direct_shared="direct<Asked, Shared, {threads}, {unroll}>"
     ),
-    "direct_global": _instances(
+    "direct_global": Instances(
         "direct/direct.cuh",
         "direct/name_slots.cuh",
         direct_global="direct<Asked, Global, {threads}, {unroll}>",
         name_slots="name_slots",
     ),
     **{kernel: _partitioned(kernel) for kernel in (*PARTITIONED, *FOLDS)},
-    "absorb": _instances(
+    "absorb": Instances(
         "pgb_tr/absorb.cuh",
         absorb="absorb<Asked>",
         append_others="append_others<Asked, Made, {keys}>",
         recount="recount<Asked, Made>",
     ),
-    "room": _instances(
+    "room": Instances(
         "pgb_tr/room.cuh",
         count_partitions="count_partitions<Asked>",
         lay_out="lay_out<ROOM_THREADS>",
     ),
-    "count": _instances("estimate/count.cuh", count_keys="count_keys<Asked>"),
-    "words": _instances("key/verify.cuh", make_words="make_words<Asked>"),
-    "codes": _instances(
+    "count": Instances("estimate/count.cuh", count_keys="count_keys<Asked>"),
+    "words": Instances("key/verify.cuh", make_words="make_words<Asked>"),
+    "codes": Instances(
         "key/verify.cuh",
         "output/coded.cuh",
         "sgb/scan.cuh",
@@ -132,25 +128,23 @@ UNITS: dict[str, Instances] = {
         write_texts="write_texts",
         write_integers="write_integers",
     ),
-    "bytes": _instances("estimate/bytes.cuh", bytes="bytes<Asked>"),
-    "ranges": _instances("estimate/ranges.cuh", ranges="ranges<Asked>"),
-    "verify": _instances(
+    "bytes": Instances("estimate/bytes.cuh", bytes="bytes<Asked>"),
+    "ranges": Instances("estimate/ranges.cuh", ranges="ranges<Asked>"),
+    "verify": Instances(
         "key/verify.cuh", index_groups="index_groups<Asked>", verify="verify<Asked, VERIFY_UNROLL>"
     ),
-    "dictionary": _instances(
+    "dictionary": Instances(
         "key/dictionary.cuh", copy_texts="copy_texts<Asked>", rows_of_codes="rows_of_codes"
     ),
-    "encode_near": _instances(
+    "encode_near": Instances(
         "key/dictionary.cuh", encode_near="encode_texts<Asked, true, NEAR_THREADS>"
     ),
-    "encode_far": _instances(
+    "encode_far": Instances(
         "key/dictionary.cuh", encode_far="encode_texts<Asked, false, SMALL_BLOCK>"
     ),
-    "encode": _instances(
-        "sgb/encode.cuh", entries="make_entries", encode="encode<Asked, {unroll}>"
-    ),
-    "scan": _instances("sgb/scan.cuh", scan_tiles="scan_tiles<u32>"),
-    "range": _instances(
+    "encode": Instances("sgb/encode.cuh", entries="make_entries", encode="encode<Asked, {unroll}>"),
+    "scan": Instances("sgb/scan.cuh", scan_tiles="scan_tiles<u32>"),
+    "range": Instances(
         "sgb/range.cuh",
         find_range="find_range<Asked>",
         mark_keys="mark_keys<Asked>",
@@ -159,7 +153,7 @@ UNITS: dict[str, Instances] = {
         encode_range="encode_range<Asked>",
         write_range="write_range<Asked, Made, {keys}>",
     ),
-    "runs": _instances(
+    "runs": Instances(
         "sgb/runs.cuh",
         count_runs="count_runs<Asked, {unroll}>",
         reduce_runs="reduce_runs<Asked, {unroll}>",
@@ -235,21 +229,14 @@ def selecting(ctype: str, ticks: bool = False) -> TranslationUnit:
     several = "COUNT_THREADS, COUNT_BLOCKS, COUNT_ITEMS"
     one = "ONE_BLOCK_THREADS, 1, COUNT_ITEMS"
     kernels = {
-        "sample_rows": f"sample_rows<{ctype}>",
-        "aim": f"aim<{word}>",
         "count_in_blocks": f"count_in_blocks<{ctype}, {several}>",
         "count_in_one_block": f"count_in_blocks<{ctype}, {one}>",
         "count_in_memory": f"count_in_memory<{ctype}, {several}>",
-        "narrow": f"narrow<{word}>",
-        "pick": f"pick<{word}>",
-        "read_ranks": f"read_ranks<{word}>",
         "quantiles_found": f"quantiles_found<{ctype}, {between}>",
-        "count_sampled": "count_sampled",
-        "divide_groups": "divide_groups",
         "scan_groups": "scan_tiles<u32>",
-        "find_parts": f"find_parts<{ctype}>",
-        "find_widest": "find_widest",
-        "count_parts": f"count_parts<{word}>",
-        "sum_parts": "sum_parts",
     }
+    plain = ("count_sampled", "divide_groups", "find_widest", "sum_parts")
+    of_words = ("aim", "narrow", "pick", "read_ranks", "count_parts")
+    kernels |= {name: name for name in plain} | {name: f"{name}<{word}>" for name in of_words}
+    kernels |= {name: f"{name}<{ctype}>" for name in ("sample_rows", "find_parts")}
     return _unit(("select/distinct.cuh", "select/pick.cuh", "sgb/scan.cuh"), kernels)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
-from dask_gpuagg.cuda.query import forms
 from dask_gpuagg.cuda.query.forms import BY_ROW, HASHED, PACKED, WIDE, Form
 from dask_gpuagg.cuda.query.instantiations import (
     DICTIONARY,
@@ -59,12 +58,20 @@ class Query:
     @cached_property
     def form(self) -> Form:
         """How tables hold the keys."""
-        return self.chosen or forms.form_of_columns(self.keys, self.keep_nulls)
+        if self.chosen is not None:
+            return self.chosen
+        if any(key.string for key in self.keys):
+            return HASHED
+        # the null of a single key of 64 bits has an extra slot
+        if self.word_bits <= 64 or (len(self.keys) == 1 and TYPE_BYTES[self.keys[0].ctype] == 8):
+            return PACKED
+        return WIDE if self.word_bits <= 128 else HASHED
 
     @cached_property
     def word_bits(self) -> int:
-        """Bits of a packed key's word."""
-        return forms.key_bits(self.keys, self.keep_nulls)
+        """Bits of keys of fixed width, with a flag for each column whose nulls are kept."""
+        flags = sum(key.nullable for key in self.keys) if self.keep_nulls else 0
+        return flags + sum(8 * TYPE_BYTES[key.ctype] for key in self.keys)
 
     @cached_property
     def is_by_text(self) -> bool:
@@ -121,7 +128,7 @@ class Query:
     @cached_property
     def extra_columns(self) -> int:
         """Columns behind keys and inputs: made words, or the ranges of the key columns."""
-        return self.form.extra_columns(len(self.keys))
+        return self.form.made_words + self.form.ranges * len(self.keys)
 
     @cached_property
     def is_integral(self) -> bool:
@@ -158,7 +165,10 @@ class Query:
     @cached_property
     def all_states(self) -> tuple[KernelState, ...]:
         """The states of a slot: those asked for, then what made words need."""
-        return (*self.states, *self.form.states(len(self.inputs)))
+        if not self.form.verifier:
+            return self.states
+        witness = (len(self.inputs),) if self.form.has_witness else ()
+        return (*self.states, KernelState(self.form.verifier, witness))
 
     @cached_property
     def slot_bytes(self) -> tuple[int, int]:
@@ -268,28 +278,6 @@ class Query:
             headers += [h for h in UNITS[unit].headers if h not in headers]
             for name, expression in UNITS[unit].kernels.items():
                 kernels[name] = expression.format(**numbers)
-        key, row, columns = self._columns()
-        includes = "".join(f'#include "{header}"\n' for header in headers)
-        fixed, replica = self.slot_bytes
-        flags = "#define GPUAGG_COUNT_PROBES\n" if self.counting else ""
-        if all(unit.startswith("scatter") for unit in units):
-            flags += "#define GPUAGG_READS_TWICE\n"
-        source = f"""{flags}{includes}
-namespace gpuagg {{
-using Key = {key};
-using Kept = States<{", ".join(s.code for s in self.all_states)}>;
-using Read = Row<{row}>;
-struct Asked : Query<Key, Kept, Read, {columns}, {_literal(self.untransformed)}> {{}};
-using Made = Outputs<{", ".join(o.code for o in self.outputs)}>;
-static_assert(8 + Kept::bytes(0) == {fixed} && Kept::bytes(1) - Kept::bytes(0) == {replica},
-              "the host assumes other sizes");
-}}
-using namespace gpuagg;
-"""
-        return TranslationUnit(source, kernels)
-
-    def _columns(self) -> tuple[str, str, int]:
-        """C++ types of the keys and of the inputs of a row, and how many columns there are."""
         keys, column = [], 0
         for key in self.keys:
             kind = "StringColumn" if key.string else "KeyColumn"
@@ -305,7 +293,24 @@ using namespace gpuagg;
         arguments = map(str, self.form.arguments(column, len(self.states)))
         key_type = ", ".join((_literal(self.keep_nulls), *arguments, *keys))
         columns = self.first_input + len(self.inputs) + self.extra_columns
-        return f"{self.form.name}<{key_type}>", ", ".join(inputs), max(columns, 1)
+        includes = "".join(f'#include "{header}"\n' for header in headers)
+        fixed, replica = self.slot_bytes
+        flags = "#define GPUAGG_COUNT_PROBES\n" if self.counting else ""
+        if all(unit.startswith("scatter") for unit in units):
+            flags += "#define GPUAGG_READS_TWICE\n"
+        source = f"""{flags}{includes}
+namespace gpuagg {{
+using Key = {self.form.name}<{key_type}>;
+using Kept = States<{", ".join(s.code for s in self.all_states)}>;
+using Read = Row<{", ".join(inputs)}>;
+struct Asked : Query<Key, Kept, Read, {max(columns, 1)}, {_literal(self.untransformed)}> {{}};
+using Made = Outputs<{", ".join(o.code for o in self.outputs)}>;
+static_assert(8 + Kept::bytes(0) == {fixed} && Kept::bytes(1) - Kept::bytes(0) == {replica},
+              "the host assumes other sizes");
+}}
+using namespace gpuagg;
+"""
+        return TranslationUnit(source, kernels)
 
 
 def _literal(value: bool) -> str:
