@@ -122,10 +122,16 @@ def aggregate(
     if encoded and many and may_be_narrow(asked):
         call = columns.call(asked)
         decision = decide(call, forced, Sample(call), encoded)
+        call.args.rows = call.rows
         # a table that fits shared memory is faster
-        by_range = None if isinstance(decision, Hgb) else _by_range(call, decision, started)
-        if by_range is not None:
-            return by_range
+        numbered = None if isinstance(decision, Hgb) else encode_range(call)
+        if numbered is not None:
+            ranged, codes, groups = numbered
+            why = "the keys lie in a narrow range"
+            decision = Decision(kernel="range", why=why, estimate=decision.estimate)
+            seconds = time.perf_counter() - started
+            run = run_of(call, decision, Counters(groups=groups), seconds=seconds)
+            return Aggregated([Made(k, None, 0) for k in ranged], [], run, False, codes=codes)
     keys, call, run, counters = group(columns, asked, forced, encoded, decision)
     run = run._replace(seconds=time.perf_counter() - started)
     made_keys, outputs = write(call, counters)
@@ -134,20 +140,6 @@ def aggregate(
         why = f"{keys.why}; {run.decision.why}"
         run = run._replace(decision=replace(run.decision, why=why))
     return Aggregated(made_keys, outputs, run, keys.is_gathered, call if encoded else None)
-
-
-def _by_range(call: Call, decision: Decision, started: float) -> Aggregated | None:
-    """Groups and codes from the range of the keys."""
-    call.args.rows = call.rows
-    numbered = encode_range(call)
-    if numbered is None:
-        return None
-    keys, codes, groups = numbered
-    why = "the keys lie in a narrow range"
-    decision = Decision(kernel="range", why=why, estimate=decision.estimate)
-    seconds = time.perf_counter() - started
-    run = run_of(call, decision, Counters(groups=groups), seconds=seconds)
-    return Aggregated([Made(key, None, 0) for key in keys], [], run, False, codes=codes)
 
 
 # Units of the kernels that choose a form of the keys and make their words.

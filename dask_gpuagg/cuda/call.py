@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from dask_gpuagg.cache import Cache
@@ -102,10 +103,14 @@ class Launcher:
     kernels: Kernels
     device: Device
     stream: Any
-    handle: int
     stopwatch: Stopwatch | None = None
     # buffers that must live until the stream has passed the kernels that use them
     held: list[Any] = field(default_factory=list)
+
+    @cached_property
+    def handle(self) -> int:
+        """The stream for the driver."""
+        return int(self.stream.__cuda_stream__()[1])
 
     def allocate(self, size: int) -> Any:
         """Device memory that lives as long as the call."""
@@ -305,12 +310,13 @@ def collect_early(call: Call, most: int | None = None) -> Counters:
     return call.counters()
 
 
-def columns_for(call: Call, room: int) -> Buffers:
-    """Memory for the columns of so many groups, with their masks where they may have nulls."""
-    return [
-        (call.buffer(room * TYPE_BYTES[ctype]), call.mask(room) if nullable else None)
-        for ctype, nullable in call.query.columns_out
-    ]
+def columns_for(call: Call, room: int, nulls: Sequence[int | None] = ()) -> Buffers:
+    """Memory for the columns of so many groups, with masks of those that may have nulls."""
+    buffers = []
+    for (ctype, nullable), n in zip_longest(call.query.columns_out, nulls):
+        mask = call.mask(room) if nullable and n != 0 else None
+        buffers.append((call.buffer(room * TYPE_BYTES[ctype]), mask))
+    return buffers
 
 
 def targets_of(buffers: Buffers) -> ctypes.Array[Target]:
@@ -333,15 +339,9 @@ def write(call: Call, counters: Counters) -> tuple[list[Made], list[Made]]:
     keys = call.query.key_outputs
     nulls: list[int | None] = [None] * keys
     nulls += counters.nulls[: len(types) - keys]
-    buffers = early
-    if buffers is None:
-        masked = [nullable and n != 0 for (_, nullable), n in zip(types, nulls, strict=True)]
-        buffers = [
-            (call.buffer(groups * TYPE_BYTES[ctype]), call.mask(groups) if has_mask else None)
-            for (ctype, _), has_mask in zip(types, masked, strict=True)
-        ]
-        if groups:
-            _write(call, buffers, groups, groups)
+    buffers = columns_for(call, groups, nulls) if early is None else early
+    if early is None and groups:
+        _write(call, buffers, groups, groups)
     columns = []
     for (ctype, nullable), n, (data, mask) in zip(types, nulls, buffers, strict=True):
         mask = None if n == 0 else mask
@@ -419,7 +419,6 @@ class Columns:
             columns = _structs(query, part, extra, first)
             pieces.append(Piece(columns, first, first + part.rows))
             first += part.rows
-        handle = self.stream.__cuda_stream__()[1]
         nulls = sum(
             column.nulls
             for part in parts
@@ -434,7 +433,6 @@ class Columns:
             rows=self.rows,
             values=query.values - nulls / max(self.rows, 1),
             stream=self.stream,
-            handle=handle,
             stopwatch=self.stopwatch,
             codes=codes,
             about=self.about,

@@ -127,8 +127,6 @@ def test_all_aggregations_share_the_kernels_of_their_strings() -> None:
     keys = [string("i64", masked=True)]
     one, more = of(keys, ONE, True), of(keys, {("i64", True): ["sum", "var"]}, True)
     assert one.texts == more.texts
-    assert one.texts.is_of_texts
-    assert not one.is_of_texts
     assert {"dictionary", "encode_near", "encode_far", "sample"} <= set(one.texts.units)
     assert "dictionary" not in one.units
     assert one.texts != of([string("i64")], ONE, True).texts

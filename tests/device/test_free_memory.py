@@ -96,7 +96,6 @@ def test_what_there_is_room_for(kind: str) -> None:
             kernels=Any,  # type: ignore[arg-type]
             device=device,
             stream=rmm.pylibrmm.stream.DEFAULT_STREAM,
-            handle=0,
         )
         free = free_bytes()
         for _ in range(3):

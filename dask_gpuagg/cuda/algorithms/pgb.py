@@ -225,7 +225,13 @@ def _aggregate(
     own = copies.call
     operands: list[Any] = [call.args, copies.partitions, copies.columns, targets]
     if isinstance(decision, Pgb):
-        shared, threads = _group_bytes(own.query, decision), own.query.threads
+        slots, threads = decision.shared_slots, own.query.threads
+        if decision.window:
+            once, copied = partitioning.striped_bytes(own.query)
+            shared = even(slots) * (once + decision.replicas * copied) + 8
+        else:
+            shared = slots * partitioning.hashed_bytes(own.query, decision.base)
+        shared += skew.crowd_bytes(own.query) if decision.crowded else 0
     else:
         shared, threads = partitioning.fold_bytes(own.device), tuning.FOLD_THREADS
         places = own.allocate(2 * decision.blocks * partitioning.most_rows(decision)).ptr
@@ -239,17 +245,6 @@ def _aggregate(
         call.args.taken = None
         _append_others(call, targets)
     return call.counters()
-
-
-def _group_bytes(query: Query, decision: Pgb) -> int:
-    """Shared memory of a block that groups a partition."""
-    slots = decision.shared_slots
-    if decision.window:
-        once, copied = partitioning.striped_bytes(query)
-        shared = even(slots) * (once + decision.replicas * copied) + 8
-    else:
-        shared = slots * partitioning.hashed_bytes(query, decision.base)
-    return shared + (skew.crowd_bytes(query) if decision.crowded else 0)
 
 
 def _append_others(call: Call, targets: ctypes.Array[structs.Target]) -> None:

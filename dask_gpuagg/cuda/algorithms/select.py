@@ -142,10 +142,7 @@ class Selector:
         self._sizes = array_of(sorts, groups, 8)
 
     def aim(self, chunks: Sequence[Chunk], stride: int) -> Words:
-        """Brackets that are likely to hold the quantiles, from one row of each ``stride``.
-
-        Two words of each group: the ends of its bracket.
-        """
+        """Brackets that are likely to hold the quantiles, by a sample: two words of each group."""
         samples = [math.ceil(chunk.rows / stride) for chunk in chunks]
         words, of_row = (array_of(self._on, sum(samples), w) for w in (self._width, 4))
         first = 0
@@ -177,9 +174,8 @@ class Selector:
             return
         place = Inside(None, None, None, 0)
         if inside is not None:
-            place = Inside(
-                inside.words.buffer.ptr, inside.of_row.buffer.ptr, inside.tally.ptr, inside.room
-            )
+            words, of_row = inside.words.buffer.ptr, inside.of_row.buffer.ptr
+            place = Inside(words, of_row, inside.tally.ptr, inside.room)
         room, copies = self._on.device.shared_bytes, copies_of(self._groups)
         shared = 4 * tuning.SIDES * self._groups * copies
         operands = [chunk, brackets.pointer, ctypes.c_void_p(counts.ptr), place]
@@ -200,8 +196,7 @@ class Selector:
     def narrow(self, counts: Any, brackets: Words, inside: Candidates) -> Tally:
         """Settle the groups whose brackets hold their quantiles, and widen the other brackets.
 
-        ``counts`` are of all rows of all chunks; a second count by the widened brackets settles
-        all groups.
+        A second count of all rows by these settles all groups.
         """
         missed = ctypes.c_void_p(inside.tally.ptr + Tally.missed.offset)
         groups, q = ctypes.c_uint32(self._groups), ctypes.c_double(self._q)

@@ -65,13 +65,8 @@ class Segments:
 def launcher(stream: Any, stopwatch: Stopwatch | None = None) -> Launcher:
     """The kernels that sort, on the current device; a stopwatch takes the time of every kernel."""
     device = current_device()
-    return Launcher(
-        kernels=_kernels(device),
-        device=device,
-        stream=stream,
-        handle=stream.__cuda_stream__()[1],
-        stopwatch=stopwatch,
-    )
+    kernels = _kernels(device)
+    return Launcher(kernels=kernels, device=device, stream=stream, stopwatch=stopwatch)
 
 
 def array_of(on: Launcher, items: int, width: int) -> Words:
@@ -107,8 +102,8 @@ def sort_values(
 def sort_rows(on: Launcher, codes: int, rows: int, groups: int) -> Segments:
     """Bring the numbers of each group's rows together, in their order; see ``sort_values``."""
     words, of_row = array_of(on, rows, 4), array_of(on, rows, 4)
-    counts = ctypes.c_uint32(rows), ctypes.c_uint32(groups)
     if rows:
+        counts = ctypes.c_uint32(rows), ctypes.c_uint32(groups)
         operands = ctypes.c_void_p(codes), *counts, words.pointer, of_row.pointer
         on.launch_over("numbers", rows, *operands)
     of_row, words = radix_sort(on, of_row, words, rows, groups.bit_length())

@@ -6,7 +6,6 @@ import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from typing import Any, NamedTuple
 
 from dask_gpuagg.cache import Cache
@@ -109,7 +108,7 @@ def codes_of(
     integers = ranges.range_near if near else ranges.range_wide
     nulls = [int(key.masked and keep_nulls) for key in keys]
 
-    def with_margin(margin: _Margin) -> list[_Places | _Integers]:
+    def with_margin(margin: int) -> list[_Places | _Integers]:
         return [
             _places(of, margin)
             if key.string
@@ -121,10 +120,10 @@ def codes_of(
         return math.prod(null + part.values for null, part in zip(nulls, parts, strict=True))
 
     # more margin makes more values
-    parts = with_margin(_Margin.NOTHING)
+    parts = with_margin(_NO_MARGIN)
     if numbers(parts) > 1 << ranges.WORD_BITS:
         return None
-    roomier = () if near else map(with_margin, reversed(_Margin))
+    roomier = () if near else map(with_margin, (_SHORTER, _NEXT_DIGIT, _LIKE))
     parts = next((more for more in roomier if numbers(more) <= 1 << ranges.WORD_BITS), parts)
     codes, scale = Codes(), 1
     # from the last column on, so that words order as the keys do
@@ -137,18 +136,10 @@ def codes_of(
     return codes
 
 
-class _Margin(IntEnum):
-    """What strings may have beyond what a sample has seen, each with those before it."""
-
-    NOTHING = 0
-    # any digit where all were digits, any letter where all were such
-    LIKE = 1
-    # and in the place before digits that differ: numbers become longer
-    NEXT_DIGIT = 2
-    # and none, if lengths differ: few numbers are short
-    SHORTER = 3
-
-
+# Values of strings beyond those of a sample: none; any digit where all were digits, any letter
+# where all were letters; also a digit before those that differ, for numbers become longer; also no
+# digit if lengths differ, for few numbers are short.
+_NO_MARGIN, _LIKE, _NEXT_DIGIT, _SHORTER = range(4)
 # The least and the greatest byte of digits and letters.
 _DIGITS = (48, 57)
 _ALIKE = (_DIGITS, (65, 90), (97, 122))
@@ -205,31 +196,31 @@ class _Places(NamedTuple):
                 code.constant |= 1 << p
 
 
-def _places(seen: Seen, margin: _Margin) -> _Places:
+def _places(seen: Seen, margin: int) -> _Places:
     """The strings of a column with a margin around what a sample has seen."""
     longest = _longest(seen)
     shortest = min(int(seen.low[_PLACES]), longest)
     low, below = seen.low[:longest], seen.below[:longest]
     places = [(least, 255 - least_below) for least, least_below in zip(low, below, strict=True)]
     places = _with_margin(places, margin, shortest < longest)
-    if shortest < longest and margin >= _Margin.SHORTER:
+    if shortest < longest and margin >= _SHORTER:
         shortest = 0
     return _Places(shortest, longest, places)
 
 
 def _with_margin(
-    seen: Sequence[tuple[int, int]], margin: _Margin, shorter: bool
+    seen: Sequence[tuple[int, int]], margin: int, shorter: bool
 ) -> list[tuple[int, int]]:
     """The least and the greatest byte that each place may have, from those that it had."""
-    if margin < _Margin.LIKE:
+    if margin < _LIKE:
         return list(seen)
     places = [_alike(*place) if place[0] < place[1] else place for place in seen]
     for i, (least, greatest) in enumerate(places):
         if greatest != _DIGITS[1] or least not in (0, _DIGITS[0]) or seen[i][0] == seen[i][1]:
             continue
-        if margin >= _Margin.NEXT_DIGIT and i and _alike(*places[i - 1]) == _DIGITS:
+        if margin >= _NEXT_DIGIT and i and _alike(*places[i - 1]) == _DIGITS:
             places[i - 1] = _DIGITS
-        if margin >= _Margin.SHORTER and shorter:
+        if margin >= _SHORTER and shorter:
             places[i] = (0, greatest)
     return places
 

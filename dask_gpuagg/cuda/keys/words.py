@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from dask_gpuagg.cuda.call import Call, Columns, Made
 from dask_gpuagg.cuda.choice.decision import safe_slots
-from dask_gpuagg.cuda.query.forms import BY_ROW, CODED, HASHED, RANGED, WIDE_RANGED, Form
+from dask_gpuagg.cuda.query.forms import BY_ROW, CODED, HASHED, RANGED, WIDE_RANGED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import Codes, ColumnStruct, Counters, Index
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
@@ -78,13 +78,10 @@ class Keys:
 
 def representations_of(query: Query) -> list[Query]:
     """The query, and those that ``narrowed`` or ``numbered_by_ranges`` may make of it."""
-    forms: list[Form] = []
-    if (query.form.made_words and query.is_integral) or query.may_fill:
-        forms.append(RANGED)
-        if query.form == HASHED:
-            forms.append(WIDE_RANGED)
-    if query.may_be_coded:
-        forms.append(CODED)
+    ranged = (query.form.made_words > 0 and query.is_integral) or query.may_fill
+    forms = [RANGED] if ranged else []
+    forms += [WIDE_RANGED] if ranged and query.form == HASHED else []
+    forms += [CODED] if query.may_be_coded else []
     return [query, *(replace(query, chosen=form) for form in forms)]
 
 

@@ -84,12 +84,6 @@ class Query:
         return Query(self.keys, self.keep_nulls, (), (), (), chosen=BY_ROW)
 
     @cached_property
-    def is_of_texts(self) -> bool:
-        """Whether it is ``texts`` of some query."""
-        one = len(self.keys) == 1 and self.keys[0].string
-        return one and self.form == BY_ROW and not (self.states or self.outputs)
-
-    @cached_property
     def may_be_coded(self) -> bool:
         """Whether the keys are strings, and perhaps integers, that may have few values."""
         strings = [key.string for key in self.keys]
@@ -197,20 +191,15 @@ class Query:
 
     @cached_property
     def crowds(self) -> int:
-        """Slots of a partition's table that get copies where many rows want them at once.
-
-        A power of two. A block has several such keys, but the copies take room from its table.
-        """
+        """Slots of a partition's table that get copies where many rows want them at once."""
+        # a block has several such keys, but the copies take room from its table
         slots = 512 // max(1, sum(self.slot_bytes) - 8)
         return 1 << (min(16, max(1, slots)).bit_length() - 1)
 
     @cached_property
     def scatter(self) -> tuple[int, int, int]:
-        """Of the scatter: threads of a block, rows of a thread in ordinary and in large tiles.
-
-        Large tiles are for many partitions: a tile's rows of one partition leave it together, so
-        tiles as large as shared memory allows make the longest runs.
-        """
+        """Of the scatter: threads of a block, rows of a thread in ordinary and in large tiles."""
+        # of many partitions tiles as large as shared memory allows make the longest runs
         return (1024, 16, 24) if self.widest <= 8 else (512, 16, 24)
 
     @cached_property
@@ -225,10 +214,7 @@ class Query:
 
     @cached_property
     def can_fold_outputs(self) -> bool:
-        """Whether each output is made of one column, beside the sizes of groups.
-
-        Then it is complete once this column has been folded.
-        """
+        """Whether each output is made of one column, and complete once this has been folded."""
         if not self.can_fold or len(self.all_states) > STATES_AS_BITS:
             return False
         for output in self.outputs:
@@ -253,7 +239,7 @@ class Query:
             missing.add("bytes")
         if not self.is_integral or self.form not in (WIDE, HASHED):
             missing.add("ranges")
-        if not self.is_of_texts:
+        if not (self == self.texts and len(self.keys) == 1 and self.keys[0].string):
             missing.update(DICTIONARY)
         if not self.can_fold:
             missing.update(FOLDS)
