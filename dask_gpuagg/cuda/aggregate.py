@@ -100,14 +100,8 @@ def aggregate(
     previous partition may be reused. There are at least ``least`` groups. ``meanwhile`` is work for
     the result that needs no group: called while kernels run.
 
-    Raises
-    ------
-    MemoryError
-        RMM's, when device memory does not suffice. Nothing stays allocated.
-    KernelsUnavailable
-        When a kernel could not be compiled or loaded. Nothing stays allocated.
-    NeedsWholeColumns
-        When a kernel that the rows need does not take them in several parts.
+    ``MemoryError`` of RMM, ``KernelsUnavailable`` and ``NeedsWholeColumns``, where a kernel does not
+    take rows in several parts, leave nothing allocated.
     """
     if encoded and len(parts) > 1:
         raise NeedsWholeColumns("the number of every row's group")

@@ -54,7 +54,7 @@ ENCODE_THREADS = 512
 HOT_AT_MOST = 384
 HOT_COPIED = 16
 # Of skewed keys one row in so many is counted by its partition, which gets room for as many
-# deviations of the rows that the count leads to expect, and for some rows more.
+# deviations of the rows expected by the count, and for some rows more.
 ROOM_OF = 16
 ROOM_SIGMAS = 5
 ROOM_MORE = 64
