@@ -100,8 +100,8 @@ def aggregate(
     previous partition may be reused. There are at least ``least`` groups. ``meanwhile`` is work for
     the result that needs no group: called while kernels run.
 
-    ``MemoryError`` of RMM, ``KernelsUnavailable`` and ``NeedsWholeColumns``, where a kernel does not
-    take rows in several parts, leave nothing allocated.
+    ``MemoryError`` of RMM, ``KernelsUnavailable``, and ``NeedsWholeColumns`` where a kernel does
+    not take rows in several parts, leave nothing allocated.
     """
     if encoded and len(parts) > 1:
         raise NeedsWholeColumns("the number of every row's group")
