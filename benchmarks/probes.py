@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.gpu import prepare, report_head
 from benchmarks.report import write
-from dask_gpuagg.cuda.algorithms.sp_ega import sp_ega
+from dask_gpuagg.cuda.algorithms.tables import sp_ega
 from dask_gpuagg.cuda.call import Call, Piece, collect, table_of
 from dask_gpuagg.cuda.choice.decision import SpEga
 from dask_gpuagg.cuda.query.query import Query
@@ -54,7 +54,6 @@ def probes(keys: Any, slots: int, kernel: str) -> tuple[float, int]:
     device = current_device()
     kernels = kernels_of(COUNTS, device)
     columns = (ColumnStruct * 1)(ColumnStruct(keys.data.ptr, 0, 0))
-    handle = stream.__cuda_stream__()[1]
     call = Call(
         query=COUNTS,
         kernels=kernels,
@@ -62,13 +61,12 @@ def probes(keys: Any, slots: int, kernel: str) -> tuple[float, int]:
         pieces=(Piece(columns, 0, len(keys)),),
         rows=len(keys),
         stream=stream,
-        handle=handle,
     )
     args = call.args
     args.counters = call.allocate(ctypes.sizeof(Counters)).ptr
     args.rows, args.probes = len(keys), slots
     address = kernels.variable("gpuagg_looks", "first_place" if kernel == "sp_ega" else "lphga")
-    fill(address, 0, ctypes.sizeof(_Looks), handle)
+    fill(address, 0, ctypes.sizeof(_Looks), call.handle)
     if kernel == "sp_ega":
         done = sp_ega(call, SpEga(why="", global_slots=slots))
         if done is None or done[0].restarted:
@@ -85,7 +83,7 @@ def probes(keys: Any, slots: int, kernel: str) -> tuple[float, int]:
         if counters.unplaced:
             raise RuntimeError(f"{slots} slots did not suffice")
     seen = _Looks()
-    read_back(address, seen, handle)
+    read_back(address, seen, call.handle)
     return seen.looks / len(keys), counters.groups
 
 

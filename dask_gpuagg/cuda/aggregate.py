@@ -1,15 +1,24 @@
-"""Run the kernels of a query over columns in device memory."""
+"""Group the rows of columns in device memory, by attempts until one holds all groups.
+
+An attempt is a form of the keys, a kernel, and perhaps less memory. The query that was asked for is
+``asked``. ``call.query`` has its keys in one form, and ``decision.partition_query(call.query)`` is
+the query that partitions are compiled for.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
-from dask_gpuagg.cuda.algorithms.output import write
-from dask_gpuagg.cuda.algorithms.sgb import encode, encode_range, may_be_narrow
-from dask_gpuagg.cuda.attempts import decide, group
+from dask_gpuagg.cuda.ahead import begin
+from dask_gpuagg.cuda.algorithms.pgb import pgb
+from dask_gpuagg.cuda.algorithms.sgb import encode, encode_range, may_be_narrow, sgb
+from dask_gpuagg.cuda.algorithms.tables import direct, hgb, lphga, sp_ega
 from dask_gpuagg.cuda.call import (
     Call,
     Columns,
@@ -20,18 +29,32 @@ from dask_gpuagg.cuda.call import (
     Run,
     prepared,
     run_of,
+    write,
+    zero,
 )
-from dask_gpuagg.cuda.choice import summary
-from dask_gpuagg.cuda.choice.decision import Decision, Hgb
-from dask_gpuagg.cuda.dictionary import units_of_dictionary
-from dask_gpuagg.cuda.keys.codes import decoded
-from dask_gpuagg.cuda.keys.words import representations_of
+from dask_gpuagg.cuda.choice import choose, summary, tables
+from dask_gpuagg.cuda.choice.choose import that_fits, with_less_memory
+from dask_gpuagg.cuda.choice.costs import known
+from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, Partitioned, Sgb, SpEga
+from dask_gpuagg.cuda.choice.summary import KeySummary
+from dask_gpuagg.cuda.dictionary import (
+    dictionary_of,
+    is_known,
+    may_have_dictionary,
+    units_of_dictionary,
+)
+from dask_gpuagg.cuda.keys import narrowed
+from dask_gpuagg.cuda.keys.ranges import Numbering, combinations, remember_out_of_range
+from dask_gpuagg.cuda.keys.words import Keys, representations_of
+from dask_gpuagg.cuda.query.forms import HASHED
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.structs import Counters
+from dask_gpuagg.cuda.query.structs import Args, Counters
 from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST
 from dask_gpuagg.cuda.runtime import kernels
+from dask_gpuagg.cuda.runtime.background import KernelsCompiling
 from dask_gpuagg.cuda.runtime.driver import Stopwatch, current_device
-from dask_gpuagg.cuda.sampling.sample import Sample
+from dask_gpuagg.cuda.sampling import repeat
+from dask_gpuagg.cuda.sampling.sample import Sample, estimated, numbering_of, sampled
 
 __all__ = [
     "Aggregated", "DeviceColumn", "Made", "NeedsWholeColumns", "Part", "Run", "aggregate",
@@ -48,20 +71,11 @@ class Aggregated:
     gathered: bool
     # only where rows are to be encoded: it holds the table
     call: Call | None = None
-    # made already, in the order of the keys
+    # numbers of the rows' groups that are there already, in the order of the keys
     codes: Any | None = None
 
     def encode(self, order: int = 0) -> Any:
-        """The number of every row's group: a buffer of int32, -1 for rows of no group.
-
-        Only after a call with ``encoded``.
-
-        Parameters
-        ----------
-        order : int
-            Address of the numbers, int32, of the groups that come first, second, ...; 0 for the
-            order in which the columns have them.
-        """
+        """The number of every row's group, int32, after a call with ``encoded``; see ``encode``."""
         if self.codes is not None:
             return self.codes
         assert self.call is not None
@@ -79,111 +93,348 @@ def aggregate(
     least: int = 0,
     meanwhile: Callable[[], None] | None = None,
 ) -> Aggregated:
-    """Group rows and reduce every group.
+    """Group fewer than 2**31 rows and reduce every group, on a stream of RMM.
 
-    Parameters
-    ----------
-    query : Query
-    parts : sequence of Part
-        The rows, below 2**31.
-    stream : rmm.pylibrmm.stream.Stream
-        All memory is taken from RMM's current resource, and all work done, on it.
-    forced : str
-        ``auto`` or one of ``choose.KERNELS``.
-    stopwatch : Stopwatch, optional
-        Takes the device time of every kernel.
-    encoded : bool
-        Whether ``Aggregated.encode`` will be called.
-    about : tuple of str
-        Names of what is grouped by: their previous partition's decision may be reused.
-    least : int
-        How many groups there are at least, which a sample may not show.
-    meanwhile : callable, optional
-        Called while kernels run, at least once where all goes well: what the host has to do for the
-        result that needs no group.
+    ``forced`` is ``auto`` or one of ``choose.KERNELS``, and ``encoded`` is whether
+    ``Aggregated.encode`` will be called. ``about`` names what is grouped by: the decision for its
+    previous partition may be reused. There are at least ``least`` groups. ``meanwhile`` is work for
+    the result that needs no group: called while kernels run.
 
-    Returns
-    -------
-    Aggregated
-
-    Raises
-    ------
-    MemoryError
-        RMM's, when device memory does not suffice. Nothing stays allocated.
-    KernelsUnavailable
-        When a kernel could not be compiled or loaded. Nothing stays allocated.
-    NeedsWholeColumns
-        When a kernel that the rows need does not take them in several parts.
+    ``MemoryError`` of RMM, ``KernelsUnavailable``, and ``NeedsWholeColumns`` where a kernel does
+    not take rows in several parts, leave nothing allocated.
     """
     if encoded and len(parts) > 1:
         raise NeedsWholeColumns("the number of every row's group")
     if len(query.outputs) > OUTPUTS_AT_MOST:
         raise ValueError(f"at most {OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
     started = time.perf_counter()
-    # the one that was seen first has worked out much already
     device = current_device()
     asked, _ = prepared(query, device)
     columns = Columns(parts, device, stream, stopwatch, about, least, meanwhile)
     decision: Decision | None = None
-    if (
-        encoded
-        and forced == "auto"
-        and columns.rows >= summary.SAMPLED_FROM
-        and may_be_narrow(asked)
-    ):
+    many = forced == "auto" and columns.rows >= summary.SAMPLED_FROM
+    if encoded and many and may_be_narrow(asked):
         call = columns.call(asked)
         decision = decide(call, forced, Sample(call), encoded)
-        by_range = _by_range(call, decision, started)
-        if by_range is not None:
-            return by_range
-    call, run, counters = group(columns, asked, forced, encoded, decision)
+        call.args.rows = call.rows
+        # a table that fits shared memory is faster
+        numbered = None if isinstance(decision, Hgb) else encode_range(call)
+        if numbered is not None:
+            ranged, codes, groups = numbered
+            why = "the keys lie in a narrow range"
+            decision = Decision(kernel="range", why=why, estimate=decision.estimate)
+            seconds = time.perf_counter() - started
+            run = run_of(call, decision, Counters(groups=groups), seconds=seconds)
+            return Aggregated([Made(k, None, 0) for k in ranged], [], run, False, codes=codes)
+    keys, call, run, counters = group(columns, asked, forced, encoded, decision)
     run = run._replace(seconds=time.perf_counter() - started)
     made_keys, outputs = write(call, counters)
-    if call.codes is not None:
-        made_keys = decoded(call, made_keys[0].data, run.groups)
-    gathered = call.query.form.is_gathered
-    if call.dictionary is not None:
-        call.dictionary.judge(run.groups)
-        why = f"strings as numbers of a dictionary; {run.decision.why}"
+    made_keys = keys.decoded(call, made_keys, run.groups)
+    if keys.why:
+        why = f"{keys.why}; {run.decision.why}"
         run = run._replace(decision=replace(run.decision, why=why))
-        made_keys, gathered = [call.dictionary.rows_of(made_keys[0], run.groups)], True
-    return Aggregated(made_keys, outputs, run, gathered, call if encoded else None)
+    return Aggregated(made_keys, outputs, run, keys.is_gathered, call if encoded else None)
 
 
-def _by_range(call: Call, decision: Decision, started: float) -> Aggregated | None:
-    """Groups and codes from the range of the keys, where a table would not fit shared memory."""
-    call.args.rows = call.rows
-    if isinstance(decision, Hgb):
-        return None
-    numbered = encode_range(call)
-    if numbered is None:
-        return None
-    keys, codes, groups = numbered
-    why = "the keys lie in a narrow range"
-    decision = Decision(kernel="range", why=why, estimate=decision.estimate)
-    seconds = time.perf_counter() - started
-    run = run_of(call, decision, Counters(groups=groups), seconds=seconds)
-    return Aggregated([Made(key, None, 0) for key in keys], [], run, False, codes=codes)
-
-
-# Units of the kernels that choose and make a representation of the keys.
-_REPRESENTATION_UNITS = ("bytes", "ranges", "codes", "words", "verify")
+# Units of the kernels that choose a form of the keys and make their words.
+_FORM_UNITS = ("bytes", "ranges", "codes", "words", "verify")
 
 
 def prepare(queries: Iterable[Query], *units: str) -> None:
-    """Compile, side by side, or load what calls of many rows need: some units, or all.
-
-    Raises
-    ------
-    KernelsUnavailable
-    """
+    """Compile, side by side, or load some units that calls of many rows need, or all."""
     device, units_of_queries = current_device(), []
     for query in queries:
         for form in representations_of(query):
             # whatever is called then needs these as well
-            always = [u for u in _REPRESENTATION_UNITS if u in form.units]
+            always = [u for u in _FORM_UNITS if u in form.units]
             names = (*units, *(always if units else ()))
             units_of_queries.append((prepared(form, device)[1], names))
         for form, likely in units_of_dictionary(query, many_keys=False):
             units_of_queries.append((prepared(form, device)[1], likely))
     kernels.prepare(units_of_queries)
+
+
+# ---- attempts ------------------------------------------------------------------------------------
+
+# The report, and the counters from which columns are made.
+Done = tuple[Run, Counters]
+Remember = Callable[[Run], None]
+
+_ALGORITHMS: dict[type[Decision], Callable[[Call, Any], Done | None]] = {
+    Direct: direct,
+    Hgb: hgb,
+    Lphga: lphga,
+    Partitioned: pgb,
+    Sgb: sgb,
+    SpEga: sp_ega,
+}
+# Algorithms that read rows one after another.
+_IN_PIECES = (direct, hgb, lphga, pgb)
+
+
+class Grouped(NamedTuple):
+    """All groups, not yet as columns."""
+
+    keys: Keys
+    call: Call
+    run: Run
+    counters: Counters
+
+
+@dataclass
+class Attempt:
+    """A kernel for a call by keys in one form."""
+
+    keys: Keys
+    call: Call
+    decision: Decision
+    # takes the report of an attempt that holds all groups
+    remember: Remember | None = None
+    # launched before the kernels, which then do nothing for rows unlike those expected
+    check: Callable[[], None] | None = None
+    # whether all rows go to a table in global memory that grows, instead of the decision's kernel
+    rehashed: bool = False
+    # whether another attempt may follow where device memory does not suffice for this one
+    spares_memory: bool = False
+    # whether it took all rows, but some word may stand for several keys, or for none
+    ambiguous: bool = False
+    # the allocator's message where device memory did not suffice
+    refused: str | None = None
+
+    def run(self) -> Done | None:
+        """The groups; None, and nothing left of the attempt, if it cannot take all rows."""
+        call, kinds = self.call, _ALGORITHMS.items()
+        algorithm = next(run for kind, run in kinds if isinstance(self.decision, kind))
+        if self.rehashed:
+            algorithm = lphga
+        if len(call.pieces) > 1 and algorithm not in _IN_PIECES:
+            raise NeedsWholeColumns(self.decision.kernel)
+        arguments, held = Args.from_buffer_copy(call.args), len(call.held)
+        call.check = self.check
+        done = None
+        try:
+            done = algorithm(call, self.decision)
+        except KernelsCompiling:
+            # the other kernels of the decision compile side by side with the missing one
+            begin(call.query, call.device, self.decision)
+            raise
+        except MemoryError as error:
+            if not self.spares_memory:
+                raise
+            # not the error itself, whose traceback keeps the attempt's buffers
+            self.refused = str(error)
+        finally:
+            # it refers to the call, which would live until the garbage collector runs
+            call.check = None
+        if done is None:
+            # roll back: release this attempt's buffers
+            del call.held[held:]
+            call.args, call.early = arguments, None
+        return done
+
+
+def group(
+    columns: Columns, asked: Query, forced: str, encoded: bool, decision: Decision | None = None
+) -> Grouped:
+    """Group rows by the first attempt that holds all groups.
+
+    ``forced`` is ``auto`` or a kernel, ``encoded`` whether rows will be looked up in the table of
+    the groups, and ``decision`` that for the keys as they come, where it is taken already.
+    """
+    if columns.rows == 0:
+        keys = Keys(asked)
+        call = keys.call(columns)
+        return Grouped(keys, call, Run(decide(call, forced, None), 0, 0), Counters())
+    for attempt in Ladder(columns, asked, forced, encoded, decision).attempts():
+        done = attempt.run()
+        if done is None:
+            continue
+        run, counters = done
+        if not attempt.keys.is_ambiguous(attempt.call, counters):
+            if attempt.remember is not None:
+                attempt.remember(run)
+            return Grouped(attempt.keys, attempt.call, run, counters)
+        attempt.ambiguous = True
+        attempt.call.held.clear()
+    raise AssertionError("keys by row are never in doubt")
+
+
+@dataclass
+class Ladder:
+    """The attempts at one group-by, see ``group``: each is made when those before have failed."""
+
+    columns: Columns
+    asked: Query
+    forced: str
+    encoded: bool
+    decision: Decision | None = None
+
+    def attempts(self) -> Iterator[Attempt]:
+        """Attempts by the keys in each form."""
+        for keys in self._forms():
+            call = _begin(keys, self.columns)
+            yield from self._of_form(keys, call)
+            self.decision = None
+            # the buffers of this form are released before the next is made
+            call.held.clear()
+
+    def _forms(self) -> Iterator[Keys]:
+        """The keys in narrower forms first, by row last."""
+        columns, asked, auto = self.columns, self.asked, self.forced == "auto"
+        texts = auto and not self.encoded and may_have_dictionary(columns, asked)
+        if texts and is_known(columns, asked):
+            yield from self._by_dictionary()
+        narrowest = Keys(asked)
+        if asked.form.made_words and columns.rows >= summary.SAMPLED_FROM:
+            slots = auto or self.forced in ("direct", "pgb", "pgb_ur", "pgb_fold")
+            narrowest = narrowed(columns.call(asked), slots and not self.encoded)
+        if texts and narrowest.query.form == HASHED:
+            yield from self._by_dictionary()
+        keys: Keys | None = narrowest
+        while keys is not None:
+            yield keys
+            keys = keys.wider(columns)
+
+    def _by_dictionary(self) -> Iterator[Keys]:
+        """The strings as numbers of a dictionary, if there is one."""
+        dictionary = None
+        with suppress(MemoryError):  # hashed strings need no numbers beside them
+            dictionary = dictionary_of(self.columns, self.asked)
+        if dictionary is not None:
+            yield dictionary
+
+    def _of_form(self, keys: Keys, call: Call) -> Iterator[Attempt]:
+        """Attempts with the keys in one form; none after one that is in doubt.
+
+        The previous partition's decision is repeated first. Keys that fit a word may be numbered by
+        the combinations of their values instead.
+        """
+        query, forced, encoded = call.query, self.forced, self.encoded
+        decision, remember = self.decision, None
+        if decision is None:
+            before = None if encoded else repeat.expectation(call, forced)
+            sample = Sample(call) if before is not None or sampled(call, forced) else None
+            if before is not None and sample is not None:
+                attempt = self._repeated(keys, call, sample, before)
+                yield attempt
+                repeat.refused(call, forced)
+                if attempt.ambiguous:
+                    if before.numbering is None:
+                        return
+                    # values that only the sample has none of
+                    remember_out_of_range(query, call.about)
+            decision = decide(call, forced, sample, encoded)
+            if sample is not None and not encoded:
+                if query.may_fill or query.may_be_stepped:
+                    yield from self._numbered(call, sample, decision)
+                remember = partial(_remember, call, forced, sample, decision, None)
+        # words that were made for other values than occur
+        if query.form.is_checked_early and call.counters().ambiguous:
+            return
+        if encoded and isinstance(decision, Partitioned | Sgb | SpEga):
+            # they leave no table in which rows could be looked up by linear probing
+            decision = choose.decide(query, call.rows, decision.estimate, call.device, "lphga")
+        yield from self._decided(keys, call, decision, remember)
+
+    def _repeated(
+        self, keys: Keys, call: Call, sample: Sample, before: repeat.Expectation
+    ) -> Attempt:
+        """The decision for earlier rows, which holds where the device finds this sample alike."""
+        target = call
+        if before.numbering is not None:
+            keys = before.numbering
+            target = _begin(keys, self.columns)
+        return Attempt(
+            keys,
+            target,
+            before.decision,
+            partial(repeat.judge, call, self.forced),
+            partial(repeat.check, call, sample, before, target.args.counters),
+            # these rows may need much less memory than those before
+            spares_memory=True,
+        )
+
+    def _numbered(self, call: Call, sample: Sample, decision: Decision) -> Iterator[Attempt]:
+        """Attempts with the keys numbered by their values' combinations, if these get slots."""
+        numbering = numbering_of(call, sample, decision)
+        if numbering is None or decision.estimate is None:
+            return
+        codes = combinations(numbering.ranges)
+        # words of hot keys are others
+        estimate = replace(
+            decision.estimate.within(codes), bounds=(0, codes - 1), ascending=False, hot=()
+        )
+        other = _decision(call, numbering.query, estimate, self.forced)
+        if not (isinstance(other, Direct) or (isinstance(other, Partitioned) and other.window)):
+            return
+        if numbering.steps:
+            other = replace(other, why=f"{numbering.step_text}; {other.why}")
+        remember = partial(_remember, call, self.forced, sample, other, numbering)
+        yield from self._decided(numbering, _begin(numbering, self.columns), other, remember)
+        remember_out_of_range(call.query, call.about)
+
+    def _decided(
+        self, keys: Keys, call: Call, decision: Decision, remember: Remember | None
+    ) -> Iterator[Attempt]:
+        """The decision, then others where the rows or the memory do not admit it."""
+        query, rows, device, values = call.query, call.rows, call.device, call.values
+        forced, costs = self.forced, known(device).costs
+        while True:
+            attempt = Attempt(keys, call, decision, remember, spares_memory=forced == "auto")
+            yield attempt
+            if attempt.ambiguous:
+                return
+            if attempt.refused is not None:
+                less = with_less_memory(query, rows, decision, device, costs, values)
+                if less is None:
+                    raise MemoryError(attempt.refused)
+                decision = less
+            elif isinstance(decision, Sgb | Direct):
+                decision = choose.decide_again(query, rows, decision, device, forced, costs, values)
+            else:
+                break
+        yield Attempt(keys, call, decision, remember, rehashed=True)
+
+
+def _begin(keys: Keys, columns: Columns) -> Call:
+    """A call by the keys in one form, with its counters and their words."""
+    call = keys.call(columns)
+    args = call.args
+    args.counters = call.allocate(ctypes.sizeof(Counters)).ptr
+    args.rows = args.end = call.rows
+    args.probes = tables.PROBES
+    if call.query.form.may_be_ambiguous:
+        zero(call, args.counters, ctypes.sizeof(Counters) // 4)
+    keys.make(call)
+    return call
+
+
+def _remember(
+    call: Call,
+    forced: str,
+    sample: Sample,
+    decision: Decision,
+    numbering: Numbering | None,
+    run: Run,
+) -> None:
+    """Keep a decision that did well for the next partition."""
+    well = run.decision is decision and not run.restarted
+    repeat.keep(call, forced, decision if well else None, sample.numbers, run.spilled, numbering)
+
+
+def decide(call: Call, forced: str, sample: Sample | None, encoded: bool = False) -> Decision:
+    """The kernel for the rows of a call, by their sample."""
+    estimate = estimated(call, forced, sample) if sample else None
+    if encoded and estimate is not None:
+        # rows are looked up by linear probing, so no other way of finding a slot will do
+        estimate = replace(estimate, bounds=summary.ANY_WORD)
+    return _decision(call, call.query, estimate, forced)
+
+
+def _decision(call: Call, query: Query, estimate: KeySummary | None, forced: str) -> Decision:
+    """The best kernel of those that device memory has room for."""
+    costs, device = known(call.device).costs, call.device
+    decision = choose.decide(query, call.rows, estimate, device, forced, costs, call.values)
+    if forced != "auto":
+        return decision
+    return that_fits(query, call.rows, decision, device, call.has_room, costs, call.values)

@@ -1,4 +1,4 @@
-"""One call of the kernels: its columns, arguments and memory."""
+"""One call of the kernels: its columns, arguments and memory, and the columns of its groups."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.choice.decision import Decision
+from dask_gpuagg.cuda.choice.summary import SEGMENTS
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.structs import Args, ColumnStruct, Counters, Table
-from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, SMALL_BLOCK
-from dask_gpuagg.cuda.query.types import PRESENT
+from dask_gpuagg.cuda.query.structs import Args, ColumnStruct, Counters, Table, Target
+from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, SEGMENT, SMALL_BLOCK
+from dask_gpuagg.cuda.query.types import PRESENT, TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch, fill, free_bytes, read_back
 from dask_gpuagg.cuda.runtime.kernels import Kernels, kernels_of
 
 Summary = ctypes.Structure | ctypes.Array[Any] | ctypes.c_uint32 | ctypes.c_uint64
-
-_MASK_PADDING = 64
 
 
 class NeedsWholeColumns(Exception):
@@ -28,15 +28,7 @@ class NeedsWholeColumns(Exception):
 
 
 class Piece(NamedTuple):
-    """Rows whose columns lie together.
-
-    Attributes
-    ----------
-    columns : array of ColumnStruct
-        Of which rows have the numbers that they have in the whole input.
-    first, end : int
-        Numbers of the first row, and of the one behind the last.
-    """
+    """Rows whose columns lie together, with numbers of the input from ``first`` to ``end``."""
 
     columns: Any
     first: int
@@ -44,7 +36,7 @@ class Piece(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A column that the kernels wrote: RMM buffers, and how many of its rows are null.
+    """A column of the result: RMM buffers, and how many of its rows are null.
 
     Of strings ``data`` are the offsets, of 64 bits if they are ``large``.
     """
@@ -99,6 +91,11 @@ class Run(NamedTuple):
         return text + (", done again with a larger table" if self.restarted else "")
 
 
+def mask_bytes(rows: int) -> int:
+    """Bytes of the validity bits of a column, which libcudf pads to 64."""
+    return math.ceil(rows / 512) * 64
+
+
 @dataclass(kw_only=True)
 class Launcher:
     """Kernels, and where and when they run."""
@@ -106,36 +103,35 @@ class Launcher:
     kernels: Kernels
     device: Device
     stream: Any
-    handle: int
     stopwatch: Stopwatch | None = None
     # buffers that must live until the stream has passed the kernels that use them
     held: list[Any] = field(default_factory=list)
 
+    @cached_property
+    def handle(self) -> int:
+        """The stream for the driver."""
+        return int(self.stream.__cuda_stream__()[1])
+
     def allocate(self, size: int) -> Any:
         """Device memory that lives as long as the call."""
-        import rmm
-
-        buffer = rmm.DeviceBuffer(size=max(size, 1), stream=self.stream)
+        buffer = self.buffer(max(size, 1))
         self.held.append(buffer)
         return buffer
 
     def has_room(self, sizes: Sequence[int]) -> bool:
         """Whether the allocator gives buffers of so many bytes at once; they are given back.
 
-        No resource of RMM's says what it has free, and a pool may have it in pieces. Without one
-        the driver says it, which is faster than giving it.
+        No resource of RMM's says what it has free. Without a pool the driver does, which is faster.
         """
         import rmm
 
         if type(rmm.mr.get_current_device_resource()) is rmm.mr.CudaMemoryResource:
             return sum(sizes) <= free_bytes()
-        buffers: list[Any] = []
         try:
-            for size in sizes:
-                buffers.append(rmm.DeviceBuffer(size=size, stream=self.stream))
+            buffers = [self.buffer(size) for size in sizes]
         except MemoryError:
             return False
-        return True
+        return len(buffers) == len(sizes)
 
     def launch(self, name: str, blocks: int, threads: int, *args: Any, shared: int = 0) -> None:
         """Launch the kernel of this name, and time it if there is a stopwatch."""
@@ -144,6 +140,26 @@ class Launcher:
         if self.stopwatch:
             self.stopwatch.stop(name, started, self.handle)
 
+    def launch_over(self, name: str, items: int, *args: Any) -> None:
+        """Launch a kernel whose threads stride over items."""
+        self.launch(name, self.spread(items, SMALL_BLOCK), SMALL_BLOCK, *args)
+
+    def buffer(self, size: int) -> Any:
+        """Device memory of the result."""
+        import rmm
+
+        return rmm.DeviceBuffer(size=size, stream=self.stream)
+
+    def mask(self, rows: int) -> Any:
+        """Device memory for the validity bits of a column of the result."""
+        return self.buffer(mask_bytes(rows))
+
+    def read_number(self, address: int) -> int:
+        """Wait for an unsigned number of 32 bits."""
+        number = ctypes.c_uint32()
+        read_back(address, number, self.handle)
+        return int(number.value)
+
     def spread(self, items: int, threads: int, waves: int = 8) -> int:
         """Blocks for a kernel that strides over items."""
         return max(1, min(self.device.multiprocessors * waves, math.ceil(items / threads)))
@@ -151,11 +167,7 @@ class Launcher:
 
 @dataclass(kw_only=True)
 class Call(Launcher):
-    """One call of ``aggregate``: what is computed, where, and the arguments of its kernels.
-
-    ``query`` has its keys in one representation. ``values`` is the mean number of values of a row
-    that are not null, ``about`` the names of what is grouped by, and
-    ``least`` how many groups there are at least.
+    """One call of ``aggregate`` with the keys in one form, and the arguments of its kernels.
 
     Kernels that read rows one after another are launched for each piece. They add to the same
     table, so that all else is done once.
@@ -164,19 +176,20 @@ class Call(Launcher):
     query: Query
     pieces: tuple[Piece, ...]
     rows: int
+    # values of a row that are not null, on average
     values: float | None = None
     args: Args = field(default_factory=Args)
-    # of keys that are coded: their numbers
+    # the numbers of coded keys
     codes: Any = None
-    # of keys that are numbers of strings: where these are
-    dictionary: Any = None
+    # names of what is grouped by
     about: tuple[str, ...] = ()
+    # groups that there are at least
     least: int = 0
     # columns that were written before the host knew the number of groups
     early: list[tuple[Any, Any]] | None = None
     # launches the comparison of samples, which may make the kernels behind it do nothing
     check: Callable[[], None] | None = None
-    # what the host has to do before it needs the groups
+    # work of the host that can be done while kernels run
     meanwhile: Callable[[], None] | None = None
 
     @property
@@ -196,18 +209,19 @@ class Call(Launcher):
                 own.rows = piece.end
             yield own, piece.columns, piece.end - piece.first
 
-    def summarised(self, kernel: str, blocks: int, threads: int, into: Summary, byte: int) -> None:
-        """Read what a kernel makes of the columns, from memory that is ``byte`` throughout."""
+    def summarise(self, kernel: str, into: Summary) -> None:
+        """Read the summary that a kernel makes of a sample of the columns."""
 
         def launch(memory: ctypes.c_void_p) -> None:
-            self.launch(kernel, blocks, threads, self.columns, ctypes.c_uint32(self.rows), memory)
+            rows = ctypes.c_uint32(self.rows)
+            self.launch(kernel, SEGMENTS, SEGMENT, self.columns, rows, memory)
 
-        self.read_summary(launch, into, byte)
+        self.read_summary(launch, into, 0xFF)
 
     def read_summary(
         self, launch: Callable[[ctypes.c_void_p], None], into: Summary, byte: int
     ) -> None:
-        """Read what kernels make in memory that is ``byte`` throughout."""
+        """Read the results of kernels in memory that is ``byte`` throughout before."""
         import rmm
 
         size = ctypes.sizeof(into)
@@ -215,17 +229,6 @@ class Call(Launcher):
         fill(memory.ptr, byte, size, self.handle)
         launch(ctypes.c_void_p(memory.ptr))
         read_back(memory.ptr, into, self.handle)
-
-    def mask(self, groups: int) -> Any:
-        """Memory for the validity bits of a column of groups."""
-        import rmm
-
-        return rmm.DeviceBuffer(size=self.mask_bytes(groups), stream=self.stream)
-
-    @staticmethod
-    def mask_bytes(groups: int) -> int:
-        """Bytes of the validity bits of a column of groups."""
-        return math.ceil(groups / (8 * _MASK_PADDING)) * _MASK_PADDING
 
     def counters(self) -> Counters:
         """The counters on the host, once all that was launched is done."""
@@ -252,7 +255,7 @@ def number_groups(call: Call) -> None:
     slots = call.args.table.slots + EXTRA_SLOTS
     call.args.order = call.allocate(4 * slots).ptr
     call.early = None
-    call.launch("collect", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, call.args)
+    call.launch_over("collect", slots, call.args)
 
 
 def collect(call: Call) -> Counters:
@@ -279,24 +282,95 @@ def run_of(call: Call, decision: Decision, counters: Counters, **more: Any) -> R
     return Run(decision, call.rows, counters.total, bytes_read=read, **more)
 
 
+# ---- from a table to columns ---------------------------------------------------------------------
+
+# Columns of so few bytes are written before the host knows how many groups there are: it then waits
+# once, for the columns, instead of for the groups and again for them.
+_EARLY_BYTES = 1 << 25
+# A column may keep so many times its bytes, and some more; otherwise its beginning is copied.
+_LOOSEST = 1.5
+_SMALL = 1 << 21
+# Of ``Args.groups``: as many as the device has counted (kernels/output/output.cuh).
+_COUNTED = 0xFFFFFFFF
+
+Buffers = list[tuple[Any, Any]]
+
+
+def collect_early(call: Call, most: int | None = None) -> Counters:
+    """Number the groups and write a small table's columns, all before anything is waited for.
+
+    The table must be final unless the counters say otherwise. ``most`` is the most groups that it
+    may have, where its slots are more.
+    """
+    number_groups(call)
+    room = (call.args.table.slots if most is None else most) + EXTRA_SLOTS
+    if room * sum(TYPE_BYTES[ctype] for ctype, _ in call.query.columns_out) <= _EARLY_BYTES:
+        call.early = columns_for(call, room)
+        _write(call, call.early, _COUNTED, room)
+    return call.counters()
+
+
+def columns_for(call: Call, room: int, nulls: Sequence[int | None] = ()) -> Buffers:
+    """Memory for the columns of so many groups, with masks of those that may have nulls."""
+    buffers = []
+    for (ctype, nullable), n in zip_longest(call.query.columns_out, nulls):
+        mask = call.mask(room) if nullable and n != 0 else None
+        buffers.append((call.buffer(room * TYPE_BYTES[ctype]), mask))
+    return buffers
+
+
+def targets_of(buffers: Buffers) -> ctypes.Array[Target]:
+    """What kernels write columns to."""
+    return (Target * len(buffers))(
+        *(Target(data.ptr, mask.ptr if mask else None) for data, mask in buffers)
+    )
+
+
+def no_targets(query: Query) -> ctypes.Array[Target]:
+    """No columns, for kernels that do not write them now."""
+    return (Target * len(query.columns_out))()
+
+
+def write(call: Call, counters: Counters) -> tuple[list[Made], list[Made]]:
+    """Keys and outputs of all groups; gathered or coded keys have one column."""
+    import rmm
+
+    groups, types, early = counters.total, call.query.columns_out, call.early
+    keys = call.query.key_outputs
+    nulls: list[int | None] = [None] * keys
+    nulls += counters.nulls[: len(types) - keys]
+    buffers = columns_for(call, groups, nulls) if early is None else early
+    if early is None and groups:
+        _write(call, buffers, groups, groups)
+    columns = []
+    for (ctype, nullable), n, (data, mask) in zip(types, nulls, buffers, strict=True):
+        mask = None if n == 0 else mask
+        if early is not None:
+            size = groups * TYPE_BYTES[ctype]
+            if data.size > _LOOSEST * size + _SMALL:
+                data = rmm.DeviceBuffer(ptr=data.ptr, size=size, stream=call.stream)
+            else:
+                data.resize(size, call.stream)
+            if mask is not None:
+                mask.resize(mask_bytes(groups), call.stream)
+        columns.append(Made(data, mask, n if nullable else 0))
+    call.args.groups = groups
+    return columns[:keys], columns[keys:]
+
+
+def _write(call: Call, buffers: Buffers, groups: int, room: int) -> None:
+    call.args.groups = groups
+    call.launch_over("write", room, call.args, call.columns, targets_of(buffers))
+
+
 # ---- calls of columns ----------------------------------------------------------------------------
 
 
 class DeviceColumn(NamedTuple):
-    """A column in device memory.
+    """A column in device memory, from row ``offset`` on.
 
-    Attributes
-    ----------
-    data : int
-        Address of the values (of the offsets, for strings).
-    mask : int
-        Address of the validity bits, 0 without.
-    offset : int
-        Rows to skip in both.
-    characters, size : int
-        Address of a string column's bytes, and how many they are.
-    nulls : int
-        Rows without a value.
+    ``data`` is the address of the values, or of the offsets of strings, ``mask`` that of the
+    validity bits, 0 without; ``characters`` are the ``size`` bytes of strings.
     """
 
     data: int
@@ -317,22 +391,14 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Columns:
-    """What the calls of one group-by have in common, whatever represents the keys.
+    """The rows of one group-by, and all that its calls share whatever the form of the keys is."""
 
-    Attributes
-    ----------
-    parts : sequence of Part
-        One behind the other, the rows.
-    least : int
-        How many groups there are at least.
-    meanwhile : callable, optional
-        Called once by each call while its kernels run.
-    """
-
+    # the rows, one part behind the other
     parts: Sequence[Part]
     device: Device
     stream: Any
     stopwatch: Stopwatch | None
+    # these are given to each call
     about: tuple[str, ...] = ()
     least: int = 0
     meanwhile: Callable[[], None] | None = None
@@ -343,13 +409,7 @@ class Columns:
         return sum(part.rows for part in self.parts)
 
     def call(self, query: Query, extra: Sequence[ColumnStruct] = (), codes: Any = None) -> Call:
-        """A call of the kernels of a query, with the columns that represent its keys.
-
-        Raises
-        ------
-        NeedsWholeColumns
-            For several parts of a query whose kernels look at rows again.
-        """
+        """A call of the kernels of a query, with the columns that represent its keys."""
         parts = [part for part in self.parts if part.rows] or self.parts[:1]
         if len(parts) > 1 and not query.form.is_read_once:
             raise NeedsWholeColumns(f"keys that are {query.form.name}")
@@ -359,7 +419,6 @@ class Columns:
             columns = _structs(query, part, extra, first)
             pieces.append(Piece(columns, first, first + part.rows))
             first += part.rows
-        handle = self.stream.__cuda_stream__()[1]
         nulls = sum(
             column.nulls
             for part in parts
@@ -374,7 +433,6 @@ class Columns:
             rows=self.rows,
             values=query.values - nulls / max(self.rows, 1),
             stream=self.stream,
-            handle=handle,
             stopwatch=self.stopwatch,
             codes=codes,
             about=self.about,

@@ -1,8 +1,7 @@
 """Strings as numbers of a dictionary, by which rows are then grouped as by integers.
 
-The dictionary is a table of the distinct strings. One pass reads each row's string once, finds its
-slot by a hash and compares it with the string of the slot (kernels/key/dictionary.cuh). The number
-of the slot is the row's key from then on.
+The dictionary is a table of the distinct strings. One pass finds the slot of each row's string
+(kernels/key/dictionary.cuh), whose number is the row's key from then on.
 """
 
 from __future__ import annotations
@@ -13,15 +12,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cuda.call import Call, Columns, DeviceColumn, Made
+from dask_gpuagg.cuda.call import Call, Columns, DeviceColumn, Made, mask_bytes
 from dask_gpuagg.cuda.choice.decision import margin, shared_bytes
 from dask_gpuagg.cuda.choice.summary import KeySummary
+from dask_gpuagg.cuda.keys.words import Keys
 from dask_gpuagg.cuda.query.instantiations import DICTIONARY, first_units
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.structs import DictionaryStruct
+from dask_gpuagg.cuda.query.structs import Counters, DictionaryStruct
 from dask_gpuagg.cuda.query.tuning import NEAR_THREADS, SMALL_BLOCK, TEXT_WORDS
 from dask_gpuagg.cuda.query.types import KeyPart
-from dask_gpuagg.cuda.runtime.driver import fill, read_back
+from dask_gpuagg.cuda.runtime.driver import fill
 from dask_gpuagg.cuda.sampling.sample import Sample
 
 # Rows from which a pass over them may pay.
@@ -47,31 +47,47 @@ _ROWS_BEFORE, _FEWEST_BEFORE, _LAST_PART = 4, 1 << 17, 8
 _known: Cache[tuple[Query, tuple[str, ...]], int] = Cache(256)
 
 
-@dataclass(frozen=True)
-class Dictionary:
-    """The strings of a call as numbers.
-
-    Attributes
-    ----------
-    columns : Columns
-        With the numbers in the place of the strings.
-    query : Query
-        Likewise.
-    """
+@dataclass
+class Dictionary(Keys):
+    """Strings as numbers of a dictionary: ``columns`` have the numbers in their place."""
 
     columns: Columns
-    query: Query
     _call: Call
     _struct: DictionaryStruct
     _key: tuple[Query, tuple[str, ...]]
 
+    why = "strings as numbers of a dictionary"
+    is_gathered = True
+
+    def call(self, columns: Columns) -> Call:
+        """A call by the numbers, which keeps the dictionary's memory."""
+        call = self.columns.call(self.query)
+        call.held += self._call.held
+        self._call.held = []
+        return call
+
+    def is_ambiguous(self, call: Call, counters: Counters) -> bool:
+        """Whether some row found no slot, so that numbers mean nothing."""
+        return self.is_full()
+
     def is_full(self) -> bool:
-        """Whether some row found no slot, so that numbers mean nothing; waits for the pass."""
-        full = ctypes.c_uint32()
-        read_back(self._struct.full, full, self._call.handle)
-        if full.value:
+        """Wait for the pass: whether some row found no slot."""
+        full = self._call.read_number(self._struct.full) != 0
+        if full:
             _known.drop(self._key)
-        return bool(full.value)
+        return full
+
+    def wider(self, columns: Columns) -> None:
+        """The form that is next without a dictionary follows."""
+
+    def decoded(self, call: Call, columns: list[Made], groups: int) -> list[Made]:
+        """The representatives' rows in the place of the groups' numbers."""
+        self.judge(groups)
+        (codes,) = columns
+        if groups:
+            addresses = ctypes.c_void_p(self._struct.words), ctypes.c_void_p(codes.data.ptr)
+            self._call.launch_over("rows_of_codes", groups, *addresses, ctypes.c_uint32(groups))
+        return [Made(codes.data, None, 0)]
 
     def judge(self, groups: int) -> None:
         """Give the next table the room that these groups need, if this one has another."""
@@ -79,15 +95,6 @@ class Dictionary:
         # beyond their room groups have slots, but no copies in shared memory
         if groups > room or groups * _LOOSEST < room:
             _known.put(self._key, margin(groups))
-
-    def rows_of(self, codes: Made, groups: int) -> Made:
-        """The representatives' rows in the place of the groups' numbers."""
-        if groups:
-            addresses = ctypes.c_void_p(self._struct.words), ctypes.c_void_p(codes.data.ptr)
-            blocks = self._call.spread(groups, SMALL_BLOCK)
-            number = ctypes.c_uint32(groups)
-            self._call.launch("rows_of_codes", blocks, SMALL_BLOCK, *addresses, number)
-        return Made(codes.data, None, 0)
 
 
 def forget_dictionaries() -> None:
@@ -110,33 +117,13 @@ def numbered(asked: Query) -> Query:
 
 
 def may_serve(asked: Query, rows: int, groups: int | None) -> bool:
-    """Whether rows are so many, and strings so few, that a dictionary may be made of them.
-
-    Parameters
-    ----------
-    asked : Query
-    rows : int
-    groups : int, optional
-        None where they are not known.
-    """
+    """Whether rows are so many, and strings, where their number is known, so few."""
     many = asked.is_by_text and rows >= DICTIONARY_FROM
     return many and (groups is None or groups * _ROWS_OF_GROUP <= rows)
 
 
 def units_of_dictionary(asked: Query, many_keys: bool) -> list[tuple[Query, tuple[str, ...]]]:
-    """The queries whose kernels a call by a dictionary launches, each with its likely units.
-
-    Parameters
-    ----------
-    asked : Query
-    many_keys : bool
-        As of ``first_units``.
-
-    Returns
-    -------
-    list of tuple
-        None for a query whose keys are no strings.
-    """
+    """The queries whose kernels a call by a dictionary launches, each with its likely units."""
     if not asked.is_by_text:
         return []
     query = numbered(asked)
@@ -150,11 +137,7 @@ def is_known(columns: Columns, asked: Query) -> bool:
 
 
 def dictionary_of(columns: Columns, asked: Query) -> Dictionary | None:
-    """The strings as numbers, or None where they repeat too little.
-
-    Of columns and a query that ``may_have_dictionary``; whether it ``is_full`` is to be asked
-    before its numbers are believed.
-    """
+    """The strings as numbers where ``may_have_dictionary``; None where they repeat too little."""
     key = asked.texts, columns.about
     parts = [part._replace(inputs=()) for part in columns.parts]
     call = replace(columns, parts=parts).call(asked.texts)
@@ -193,28 +176,23 @@ def _encoded(
     fill(words, 0xFF, table, call.handle)
     query = numbered(asked)
     codes = call.allocate(4 * rows).ptr
-    mask = call.allocate(call.mask_bytes(rows)).ptr if query.keys[0].masked else 0
+    mask = call.allocate(mask_bytes(rows)).ptr if query.keys[0].masked else 0
     full = call.allocate(4).ptr
     fill(full, 0, 4, call.handle)
     struct = DictionaryStruct(words, words + 8 * slots, codes, mask, full, slots, _COPIED, groups)
-    kernel, threads, shared = "encode_near", NEAR_THREADS, near_bytes(slots, groups)
+    # in shared memory: copies of the strings, a tag and a place a slot
+    kernel, threads, shared = "encode_near", NEAR_THREADS, 8 * (1 + TEXT_WORDS) * groups + 6 * slots
     if shared > shared_bytes(call.device):
         kernel, threads, shared = "encode_far", SMALL_BLOCK, 0
     for first, end in launches(rows, groups):
         if first:
-            blocks = call.spread(slots, SMALL_BLOCK)
-            call.launch("copy_texts", blocks, SMALL_BLOCK, call.columns, struct)
+            call.launch_over("copy_texts", slots, call.columns, struct)
         blocks = call.spread(end - first, threads, waves=1024 // threads)
         piece = ctypes.c_uint32(first), ctypes.c_uint32(end)
         call.launch(kernel, blocks, threads, call.columns, struct, *piece, shared=shared)
     (part,) = (part for part in columns.parts if part.rows)
     numbers = replace(columns, parts=[part._replace(keys=[DeviceColumn(codes, mask)])])
-    return Dictionary(numbers, query, call, struct, key)
-
-
-def near_bytes(slots: int, groups: int) -> int:
-    """Shared memory of a block with copies of so many strings: these, a tag and a place a slot."""
-    return 8 * (1 + TEXT_WORDS) * groups + 6 * slots
+    return Dictionary(query, numbers, call, struct, key)
 
 
 def launches(rows: int, groups: int) -> Iterator[tuple[int, int]]:

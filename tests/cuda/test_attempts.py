@@ -5,20 +5,23 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dask_gpuagg.cuda import ahead, attempts
-from dask_gpuagg.cuda.attempts import Attempt
+from dask_gpuagg.cuda import aggregate as attempts
+from dask_gpuagg.cuda import ahead
+from dask_gpuagg.cuda.aggregate import Attempt
 from dask_gpuagg.cuda.call import Piece, Run
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.choose import needed_bytes
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, Partitioned, Sgb
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.dictionary import numbered
+from dask_gpuagg.cuda.keys import codes, ranges, words
+from dask_gpuagg.cuda.keys.codes import CodedKeys
 from dask_gpuagg.cuda.keys.ranges import Numbering
 from dask_gpuagg.cuda.keys.words import Keys
 from dask_gpuagg.cuda.query.forms import BY_ROW, CODED, RANGED
@@ -55,12 +58,11 @@ class Columns:
         memory = SimpleNamespace(ptr=4096)
         made = SimpleNamespace(
             query=query, rows=self.rows, args=Args(), held=held, early=None, check=None,
-            dictionary=None,
             device=H200, values=None, about=self.about, handle=0,
             pieces=(Piece([SimpleNamespace()] * 4, 0, self.rows),),
             counters=Counters, allocate=lambda size: held.append(memory) or memory,
-            launch=lambda *a, **k: None, spread=lambda *a: 1, codes=codes, kernels=query,
-            has_room=lambda sizes: True,
+            launch=lambda *a, **k: None, launch_over=lambda *a: None,
+            spread=lambda *a: 1, codes=codes, kernels=query, has_room=lambda sizes: True,
         )  # fmt: skip
         self.calls.append(made)
         return made
@@ -79,10 +81,13 @@ def run_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Algorithm], None]:
             attempts, "lphga", lambda call, decision: algorithm(call, Lphga(why="", global_slots=2))
         )
         monkeypatch.setattr(attempts, "zero", lambda *_: None)
-        monkeypatch.setattr(attempts, "make_words", lambda call: call.allocate(8))
+        monkeypatch.setattr(words, "make_words", lambda call, *_: call.allocate(8))
+        monkeypatch.setattr(codes, "make_words", lambda *_: None)
+        monkeypatch.setattr(words, "verified", lambda call, counters: counters)
         monkeypatch.setattr(attempts, "sampled", lambda *_: False)
         monkeypatch.setattr(attempts, "narrowed", lambda call, _: Keys(call.query))
-        monkeypatch.setattr(attempts, "remember_out_of_range", lambda *_: None)
+        for module in (attempts, ranges):
+            monkeypatch.setattr(module, "remember_out_of_range", lambda *_: None)
         repeat.forget()
 
     return replace_all
@@ -105,7 +110,7 @@ def test_failed_attempt_is_rolled_back(run_by: Callable[[Algorithm], None]) -> N
     run_by(fail)
     call = Columns().call(SUM)
     words = call.allocate(8)
-    assert Attempt(call, WINDOW).run() is None
+    assert Attempt(Keys(SUM), call, WINDOW).run() is None
     assert (call.held, call.args.order, call.early) == ([words], None, None)
 
 
@@ -119,9 +124,9 @@ def test_memory_errors_are_raised_unless_another_attempt_follows(
     run_by(fail)
     call = Columns().call(SUM)
     with pytest.raises(MemoryError):
-        Attempt(call, PARTS).run()
+        Attempt(Keys(SUM), call, PARTS).run()
     call.held.clear()
-    attempt = Attempt(call, PARTS, spares_memory=True)
+    attempt = Attempt(Keys(SUM), call, PARTS, spares_memory=True)
     assert attempt.run() is None
     assert attempt.refused == "std::bad_alloc"
     assert call.held == []
@@ -144,14 +149,14 @@ def test_what_a_decision_launches_compiles_side_by_side(
     for decision, units in expected.items():
         begun.clear()
         with pytest.raises(KernelsCompiling, match="scatter"):
-            Attempt(Columns().call(SUM), decision).run()
+            Attempt(Keys(SUM), Columns().call(SUM), decision).run()
         assert begun == [(SUM, unit) for unit in units]
 
 
 def test_a_call_lives_no_longer_than_its_attempt(run_by: Callable[[Algorithm], None]) -> None:
     run_by(lambda call, decision: call.check())
     call = Columns().call(SUM)
-    attempt = Attempt(call, HGB, check=lambda of=call: of.held.append("checked"))
+    attempt = Attempt(Keys(SUM), call, HGB, check=lambda of=call: of.held.append("checked"))
     gc.disable()
     try:
         seen = weakref.ref(call.args)
@@ -259,10 +264,12 @@ def test_values_outside_of_the_ranges_are_grouped_by_their_words(
 ) -> None:
     run_by(lambda call, decision: done(decision, ambiguous=call.query.form == RANGED))
     told: list[Any] = []
-    monkeypatch.setattr(attempts, "remember_out_of_range", lambda *of: told.append(of))
-    monkeypatch.setattr(
-        attempts, "narrowed", lambda call, _: Keys(replace(call.query, chosen=RANGED))
-    )
+    monkeypatch.setattr(ranges, "remember_out_of_range", lambda *of: told.append(of))
+
+    def numbering(call: Any, slots: bool) -> Keys:
+        return Numbering(replace(call.query, chosen=RANGED), [(0, 9), (0, 9)])
+
+    monkeypatch.setattr(attempts, "narrowed", numbering)
     columns: Any = Columns()
     wide = replace(SUM, keys=(KeyPart("i64", False), KeyPart("i64", False)))
     made = attempts.group(columns, wide, "auto", False)
@@ -278,13 +285,13 @@ def test_strings_outside_of_near_codes_are_grouped_by_wider_ones(
     told: list[Any] = []
     near, wide = Codes(), Codes()
     near.near = True
-    monkeypatch.setattr(attempts, "remember_out_of_range", lambda *of: told.append(of))
-    monkeypatch.setattr(attempts, "make_codes", lambda call: None)
-    monkeypatch.setattr(
-        attempts,
-        "narrowed",
-        lambda call, _: Keys(replace(call.query, chosen=CODED), codes=wide if told else near),
-    )
+    monkeypatch.setattr(ranges, "remember_out_of_range", lambda *of: told.append(of))
+
+    def coded(call: Any, slots: bool) -> CodedKeys:
+        return CodedKeys(replace(call.query, chosen=CODED), wide if told else near)
+
+    monkeypatch.setattr(attempts, "narrowed", coded)
+    monkeypatch.setattr(codes, "coded", coded)
     columns: Any = Columns()
     texts = replace(SUM, keys=(KeyPart("i32", False, string=True), KeyPart("i64", False)))
     made = attempts.group(columns, texts, "pgb", False, PARTS)
@@ -345,7 +352,8 @@ def test_words_of_few_groups_are_hashed_as_they_are(
     call: Any = SimpleNamespace(query=pairs, rows=10**6, about=("a", "b"))
     sample: Any = SimpleNamespace(ranges=[(0, 30), (0, 30)])
     columns: Any = None
-    assert list(attempts._numbered(columns, call, "auto", sample, decision)) == []
+    ladder = attempts.Ladder(columns, pairs, "auto", False)
+    assert list(ladder._numbered(call, sample, decision)) == []
     assert len(asked) == numbered
 
 
@@ -364,13 +372,14 @@ def test_kernels_of_the_sample_compare_it_where_keys_are_numbered(
         )
 
     call, other = call_of("as they come"), call_of("numbered")
-    columns: Any = SimpleNamespace(call=lambda *_: other)
+    columns: Any = None
     numbers = Numbering(SUM, [(0, 9)])
     before: Any = SimpleNamespace(numbering=numbers, decision=PARTS, expected=None, hot=hot)
     sample: Any = SimpleNamespace(summary=1, table=2)
-    monkeypatch.setattr(attempts, "_begin", lambda _: None)
+    monkeypatch.setattr(attempts, "_begin", lambda *_: other)
     monkeypatch.setattr(attempts, "_ALGORITHMS", {Partitioned: lambda call, _: call.check()})
-    attempt = attempts._repeated(columns, call, "auto", sample, before)
+    ladder = attempts.Ladder(columns, SUM, "auto", False)
+    attempt = ladder._repeated(Keys(SUM), call, sample, before)
     assert attempt.call is other
     assert attempt.run() is None
     names = ["check", "check_hot"] if hot else ["check"]
@@ -411,6 +420,17 @@ def test_the_decision_of_the_previous_partition_is_repeated(
         assert isinstance(made.run.decision, Direct)
 
 
+@dataclass
+class _Dictionary(Keys):
+    is_full: bool
+
+    def is_ambiguous(self, call: Any, counters: Counters) -> bool:
+        return self.is_full
+
+    def wider(self, columns: Any) -> None:
+        """Nothing: the next form follows."""
+
+
 @pytest.mark.parametrize("full", [[], [False], [True], [True, False]])
 @pytest.mark.parametrize("known", [False, True])
 def test_strings_by_a_dictionary(
@@ -433,17 +453,16 @@ def test_strings_by_a_dictionary(
         is_full = next(each, None)
         if is_full is None:
             return None
-        return SimpleNamespace(columns=columns, query=numbers, is_full=lambda: is_full)
+        return _Dictionary(numbers, is_full)
 
     monkeypatch.setattr(attempts, "may_have_dictionary", lambda *_: True)
     monkeypatch.setattr(attempts, "is_known", lambda *_: known)
     monkeypatch.setattr(attempts, "dictionary_of", dictionary_of)
-    monkeypatch.setattr(attempts, "verified", lambda call, counters: counters)
     made = attempts.group(columns, asked, "auto", False)
     # only earlier rows allow a first one before the other representations are considered
     taken = full if known else full[:1]
     assert tried == [numbers] * len(taken) + ([] if False in taken else [asked])
-    assert (made.call.dictionary is None) == (tried[-1] == asked)
+    assert isinstance(made.keys, _Dictionary) == (tried[-1] == numbers)
     assert all(not call.held for call in columns.calls[:-1] if call is not made.call)
 
 
@@ -458,7 +477,6 @@ def test_strings_are_hashed_where_a_dictionary_has_no_memory(
     monkeypatch.setattr(attempts, "may_have_dictionary", lambda *_: True)
     monkeypatch.setattr(attempts, "is_known", lambda *_: True)
     monkeypatch.setattr(attempts, "dictionary_of", dictionary_of)
-    monkeypatch.setattr(attempts, "verified", lambda call, counters: counters)
     columns: Any = Columns()
     assert attempts.group(columns, asked, "auto", False).call.query == asked
 
@@ -472,6 +490,5 @@ def test_no_dictionary_where_rows_are_looked_up_or_a_kernel_is_forced(
     monkeypatch.setattr(attempts, "may_have_dictionary", lambda *_: True)
     monkeypatch.setattr(attempts, "is_known", lambda *_: pytest.fail("it was asked for"))
     monkeypatch.setattr(attempts, "dictionary_of", lambda *_: pytest.fail("it was made"))
-    monkeypatch.setattr(attempts, "verified", lambda call, counters: counters)
     columns: Any = Columns()
     assert attempts.group(columns, asked, forced, encoded).call.query == asked

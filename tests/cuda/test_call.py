@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,8 +23,7 @@ def test_what_needs_no_group_is_done_once_before_the_groups_are_waited_for(
         query=TABLE["5 aggregations by int64"],
         kernels=nothing,
         device=H200,
-        stream=nothing,
-        handle=0,
+        stream=SimpleNamespace(__cuda_stream__=lambda: (0, 0)),
         pieces=(),
         rows=0,
         meanwhile=lambda: done.append("work"),

@@ -127,8 +127,6 @@ def test_all_aggregations_share_the_kernels_of_their_strings() -> None:
     keys = [string("i64", masked=True)]
     one, more = of(keys, ONE, True), of(keys, {("i64", True): ["sum", "var"]}, True)
     assert one.texts == more.texts
-    assert one.texts.is_of_texts
-    assert not one.is_of_texts
     assert {"dictionary", "encode_near", "encode_far", "sample"} <= set(one.texts.units)
     assert "dictionary" not in one.units
     assert one.texts != of([string("i64")], ONE, True).texts
@@ -160,18 +158,16 @@ class Launched:
                 columns=[None, SimpleNamespace(offset=part.keys[0].size)],
                 handle=0,
                 allocate=lambda size: SimpleNamespace(ptr=next(addresses)),
-                mask_bytes=lambda rows: rows // 8,
+                held=[],
                 spread=lambda *_, **__: 1,
                 launch=lambda *arguments, **_: self.kernels.append(arguments),
+                launch_over=lambda *arguments: self.kernels.append(arguments),
+                read_number=lambda address: self.full,
                 device=H200,
             )
 
-        def read_back(address: int, into: Any, handle: int) -> None:
-            into.value = self.full
-
         monkeypatch.setattr(Columns, "call", call)
         monkeypatch.setattr(dictionary, "Sample", Sample)
-        monkeypatch.setattr(dictionary, "read_back", read_back)
         monkeypatch.setattr(dictionary, "fill", lambda *_: None)
         dictionary.forget_dictionaries()
 

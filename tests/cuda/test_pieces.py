@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda import attempts
-from dask_gpuagg.cuda.aggregate import aggregate
+from dask_gpuagg.cuda import aggregate as attempts
+from dask_gpuagg.cuda.aggregate import Attempt, aggregate
 from dask_gpuagg.cuda.algorithms.tables import room_for_spilled
-from dask_gpuagg.cuda.attempts import Attempt
 from dask_gpuagg.cuda.call import Call, Columns, DeviceColumn, NeedsWholeColumns, Part
 from dask_gpuagg.cuda.choice.decision import Sgb, SpEga
 from dask_gpuagg.cuda.choice.summary import SEGMENTS
 from dask_gpuagg.cuda.keys.ranges import Numbering
-from dask_gpuagg.cuda.query.forms import Stepped
+from dask_gpuagg.cuda.keys.words import Keys
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import Args
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, ValuePart
@@ -117,9 +116,9 @@ def test_kernels_that_read_rows_by_number_need_whole_columns(
     ran: list[Any] = []
     monkeypatch.setitem(attempts._ALGORITHMS, decision, lambda call, _: ran.append(call))
     with pytest.raises(NeedsWholeColumns):
-        Attempt(columns_of([10, 10]).call(SUM), made).run()
+        Attempt(Keys(SUM), columns_of([10, 10]).call(SUM), made).run()
     assert not ran
-    assert Attempt(columns_of([10]).call(SUM), made).run() is None
+    assert Attempt(Keys(SUM), columns_of([10]).call(SUM), made).run() is None
     assert ran
 
 
@@ -135,9 +134,9 @@ def test_calls_have_the_columns_that_kernels_read(name: str) -> None:
     query = TABLE[name]
     keys = [DeviceColumn(1, 0, 0)] * len(query.keys)
     part = Part(keys, [DeviceColumn(2, 0, 0)] * len(query.inputs), 10)
-    steps = [5 << 3] * len(keys) if isinstance(query.form, Stepped) else []
+    steps = [5 << 3] * len(keys) if query.form.has_steps else []
     numbering = Numbering(query, [(5, 7)] * len(keys), steps)
-    ranges = numbering.columns if query.extra_columns > query.form.made_words else []
+    ranges = numbering.extra if query.extra_columns > query.form.made_words else []
     call = Columns([part], H200, STREAM, None).call(query, ranges)
     assert len(call.columns) == columns_in_source(query)
     # the ranges come last, behind the columns of made words

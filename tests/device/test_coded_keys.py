@@ -16,16 +16,16 @@ ROWS = 1_500_000
 @pytest.fixture
 def coded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows of calls that made codes."""
-    from dask_gpuagg.cuda import attempts
+    from dask_gpuagg.cuda.keys import codes
 
     made: list[int] = []
-    make_codes = attempts.make_codes
+    make_words = codes.make_words
 
-    def recorded(call: Any) -> None:
+    def recorded(call: Any, *operands: Any) -> None:
         made.append(call.rows)
-        make_codes(call)
+        make_words(call, *operands)
 
-    monkeypatch.setattr(attempts, "make_codes", recorded)
+    monkeypatch.setattr(codes, "make_words", recorded)
     return made
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dask_gpuagg.cuda import attempts
+from dask_gpuagg.cuda import aggregate as attempts
 
 ROWS = 40_000_000
 # beside the input: a table of the groups, and the rows that it had no first place for
@@ -96,7 +96,6 @@ def test_what_there_is_room_for(kind: str) -> None:
             kernels=Any,  # type: ignore[arg-type]
             device=device,
             stream=rmm.pylibrmm.stream.DEFAULT_STREAM,
-            handle=0,
         )
         free = free_bytes()
         for _ in range(3):

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_gpuagg.cuda.algorithms import output
+from dask_gpuagg.cuda import call as module
 from dask_gpuagg.cuda.choice import partitions
 from tests.device.test_kernels import (
     ROWS,
@@ -136,7 +136,7 @@ def _only_by_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     def launch(*_: Any) -> None:
         raise AssertionError("groups were put into a table first")
 
-    monkeypatch.setattr(output, "_launch", launch)
+    monkeypatch.setattr(module, "_write", launch)
 
 
 def integers_of(codes: Any, kind: str) -> dict[str, Any]:

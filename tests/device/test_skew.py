@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_gpuagg.cuda import attempts
+from dask_gpuagg.cuda import aggregate as attempts
 from dask_gpuagg.cuda.choice import partitions as partitioning
 from dask_gpuagg.cuda.choice import skew
 from tests.device.test_kernels import WANTED, aggregated, assert_equal, by_pandas, unmixed, values

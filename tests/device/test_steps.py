@@ -180,15 +180,14 @@ def test_columns_in_pieces(keys: Any, nulls: bool) -> None:
 @pytest.fixture
 def forms(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each call's keys were numbered by steps."""
-    from dask_gpuagg.cuda import attempts
-    from dask_gpuagg.cuda.query.forms import Stepped
+    from dask_gpuagg.cuda import aggregate as attempts
 
     made: list[bool] = []
     narrowed = attempts.narrowed
 
     def recorded(*of: Any) -> Any:
         found = narrowed(*of)
-        made.append(isinstance(found.query.form, Stepped))
+        made.append(found.query.form.has_steps)
         return found
 
     monkeypatch.setattr(attempts, "narrowed", recorded)

@@ -13,11 +13,11 @@ from tests.device.test_kernels import aggregated, assert_equal, by_pandas
 
 def test_words_that_change_meanwhile_end_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     """No group has these words: the rows are grouped again by their keys themselves."""
-    from dask_gpuagg.cuda import attempts
+    from dask_gpuagg.cuda.keys import words as module
     from dask_gpuagg.cuda.query.forms import HASHED
     from dask_gpuagg.cuda.runtime.driver import fill
 
-    original, changed = attempts.verified, []
+    original, changed = module.verified, []
 
     def spoiled(call: Any, counters: Any) -> Any:
         words = call.columns[len(call.columns) - 1].data
@@ -26,7 +26,7 @@ def test_words_that_change_meanwhile_end_in_doubt(monkeypatch: pytest.MonkeyPatc
         changed.append(call.rows)
         return original(call, counters)
 
-    monkeypatch.setattr(attempts, "verified", spoiled)
+    monkeypatch.setattr(module, "verified", spoiled)
     rng = np.random.default_rng(4)
     rows = 50_000
     frame = pd.DataFrame({"v": rng.normal(size=rows)})

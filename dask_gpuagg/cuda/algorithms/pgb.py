@@ -4,43 +4,42 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dask_gpuagg.cache import OfObjects
-from dask_gpuagg.cuda.algorithms.output import columns_for, no_targets, targets_of
-from dask_gpuagg.cuda.algorithms.tables import take_listed
-from dask_gpuagg.cuda.call import Call, NeedsWholeColumns, Run, reset, run_of, table_of, zero
+from dask_gpuagg.cuda.algorithms.tables import clear_target, take_listed
+from dask_gpuagg.cuda.call import (
+    Call,
+    NeedsWholeColumns,
+    Run,
+    columns_for,
+    no_targets,
+    reset,
+    run_of,
+    table_of,
+    targets_of,
+    zero,
+)
 from dask_gpuagg.cuda.choice import partitions as partitioning
 from dask_gpuagg.cuda.choice import skew
 from dask_gpuagg.cuda.choice.decision import Partitioned, Pgb, PgbFold, even, safe_slots
 from dask_gpuagg.cuda.choice.summary import null_slot
-from dask_gpuagg.cuda.query import tuning
+from dask_gpuagg.cuda.query import structs, tuning
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.structs import (
-    Args,
-    ColumnStruct,
-    Counters,
-    HotKeys,
-    Partitions,
-    Table,
-    Target,
-    Words,
-)
-from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, OUTPUTS_AT_MOST, ROOM_THREADS, SMALL_BLOCK
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import Device
 from dask_gpuagg.cuda.runtime.kernels import kernels_of
 
 
 class _Copies(NamedTuple):
-    """Rows in partitions: these, their columns, and the call whose kernels move and read them."""
+    """Rows in partitions, their columns, and the call whose kernels move and read them."""
 
     call: Call
-    partitions: Partitions
-    columns: ctypes.Array[ColumnStruct]
+    partitions: structs.Partitions
+    columns: ctypes.Array[structs.ColumnStruct]
 
 
-def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
+def pgb(call: Call, decision: Partitioned) -> tuple[Run, structs.Counters] | None:
     """Groups of a partitioned input.
 
     None if so many rows found their partition full that the global table is the better way.
@@ -54,7 +53,7 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
     args.replicas = decision.replicas if isinstance(decision, Pgb) else 1
     args.spill_limit = call.rows // 8 + (1 << 16)
     args.spill = call.allocate(4 * args.spill_limit).ptr
-    zero(call, args.counters, Counters.ambiguous.offset // 4)
+    zero(call, args.counters, structs.Counters.ambiguous.offset // 4)
     # and the ticket behind them
     zero(call, partitions.rows, partitions.count + 1)
     if call.check:
@@ -62,7 +61,7 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
     if decision.counted:
         _lay_out(call, decision, partitions)
     if decision.hot_buckets:
-        _clear_beside(call, 4 * tuning.HOT_AT_MOST)
+        clear_target(call, 4 * tuning.HOT_AT_MOST)
     _scatter(decision, copies)
     columns = partitioning.writes_columns(call.query, decision)
     targets = _make_room(call, decision.global_slots, columns)
@@ -75,7 +74,7 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
         columns = False
         counters = _again(call, decision, copies, decision.global_slots, columns)
     needed = counters.groups
-    hot = spills = Table.from_buffer_copy(args.target)
+    hot = spills = structs.Table.from_buffer_copy(args.target)
     if spilled:
         spills = _group_spilled(call, spilled)
         # they may all be new
@@ -94,25 +93,28 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, Counters] | None:
         return None
     args.groups, args.extras = counters.total, counters.extras
     if spilled:
-        counters = _recounted(call)
+        # the nulls of all groups are counted again
+        zero(call, args.counters + structs.Counters.nulls.offset, tuning.OUTPUTS_AT_MOST)
+        call.launch_over("recount", args.groups, args)
+        counters = call.counters()
     return run_of(call, decision, counters, spilled=spilled, restarted=restarted), counters
 
 
 def _again(
     call: Call, decision: Partitioned, copies: _Copies, room: int, columns: bool
-) -> Counters:
-    """The aggregation done again, with room for so many groups."""
+) -> structs.Counters:
+    """Aggregate again, with room for so many groups."""
     targets = _make_room(call, room, columns)
     reset(call, "groups")
     zero(call, copies.partitions.ticket, 1)
     return _aggregate(call, decision, copies, targets)
 
 
-def _make_room(call: Call, groups: int, columns: bool) -> ctypes.Array[Target]:
+def _make_room(call: Call, groups: int, columns: bool) -> ctypes.Array[structs.Target]:
     """A dense area for so many groups, or columns."""
     if columns:
         call.early = columns_for(call, groups)
-        call.args.table = Table(None, None, groups, groups)
+        call.args.table = structs.Table(None, None, groups, groups)
         return targets_of(call.early)
     call.early = None
     call.args.table = table_of(call, groups)
@@ -120,15 +122,7 @@ def _make_room(call: Call, groups: int, columns: bool) -> ctypes.Array[Target]:
 
 
 def kernels_of_decision(query: Query, device: Device, decision: Partitioned) -> tuple[str, str]:
-    """The kernel that scatters rows, and the one that groups those of a partition.
-
-    Parameters
-    ----------
-    query : Query
-        ``decision.partition_query``.
-    device : Device
-    decision : Partitioned
-    """
+    """The kernels that scatter rows and that group a partition, by ``decision.partition_query``."""
     scatter, _, _ = partitioning.scatter_of(query, device, decision)
     return scatter + _suffix(decision), _grouping(decision)
 
@@ -163,8 +157,8 @@ def _scatter(decision: Partitioned, copies: _Copies) -> None:
 _hot_words: OfObjects[ctypes.Array[ctypes.c_uint64]] = OfObjects(8)
 
 
-def _hot_keys(query: Query, decision: Partitioned) -> HotKeys:
-    return HotKeys(
+def _hot_keys(query: Query, decision: Partitioned) -> structs.HotKeys:
+    return structs.HotKeys(
         _hot_words.of(decision, lambda: (ctypes.c_uint64 * tuning.HOT_AT_MOST)(*decision.hot)),
         len(decision.hot),
         # where there is no such table, one in which nothing is found
@@ -174,8 +168,8 @@ def _hot_keys(query: Query, decision: Partitioned) -> HotKeys:
     )
 
 
-def _lay_out(call: Call, decision: Partitioned, partitions: Partitions) -> None:
-    """Room for each partition by a count of its rows."""
+def _lay_out(call: Call, decision: Partitioned, partitions: structs.Partitions) -> None:
+    """Give each partition room by a count of its rows."""
     count = decision.partitions
     counts = call.allocate(4 * (2 * count + 1)).ptr
     partitions.begins = begins = counts + 4 * count
@@ -183,12 +177,12 @@ def _lay_out(call: Call, decision: Partitioned, partitions: Partitions) -> None:
     keys = _hot_keys(call.query, decision)
     shared = skew.count_bytes(decision)
     for args, columns, rows in call.over(call.args):
-        blocks = call.spread(rows // tuning.ROOM_OF, ROOM_THREADS, waves=1)
+        blocks = call.spread(rows // tuning.ROOM_OF, tuning.ROOM_THREADS, waves=1)
         operands = (args, partitions, columns, keys, ctypes.c_void_p(counts))
-        call.launch("count_partitions", blocks, ROOM_THREADS, *operands, shared=shared)
+        call.launch("count_partitions", blocks, tuning.ROOM_THREADS, *operands, shared=shared)
     places = ctypes.c_uint32(count * decision.capacity)
     addresses = ctypes.c_void_p(counts), ctypes.c_void_p(begins)
-    call.launch("lay_out", 1, ROOM_THREADS, partitions, *addresses, places)
+    call.launch("lay_out", 1, tuning.ROOM_THREADS, partitions, *addresses, places)
 
 
 def _make_copies(call: Call, decision: Partitioned) -> _Copies:
@@ -208,8 +202,8 @@ def _make_copies(call: Call, decision: Partitioned) -> _Copies:
     base = decision.base
     word = 2 if decision.window else 8 if base is None else 4
     inverse = -(-(2**64) // decision.partitions) if decision.window else 0
-    partitions = Partitions(
-        Words(array(word), (base or 0) % 2**64, inverse, decision.window),
+    partitions = structs.Partitions(
+        structs.Words(array(word), (base or 0) % 2**64, inverse, decision.window),
         array(4) if query.has_row_numbers else 0,
         array(1 if masked <= 8 else 4 if masked <= 32 else 8) if masked else 0,
         cursors,
@@ -219,72 +213,50 @@ def _make_copies(call: Call, decision: Partitioned) -> _Copies:
         decision.capacity,
         partitioning.most_rows(decision),
     )
-    columns = (ColumnStruct * len(call.columns))(*call.columns)
+    columns = (structs.ColumnStruct * len(call.columns))(*call.columns)
     for i, value in query.copied:
-        columns[query.first_input + i] = ColumnStruct(array(TYPE_BYTES[value.ctype]))
+        columns[query.first_input + i] = structs.ColumnStruct(array(TYPE_BYTES[value.ctype]))
     return _Copies(call, partitions, columns)
 
 
 def _aggregate(
-    call: Call, decision: Partitioned, copies: _Copies, targets: ctypes.Array[Target]
-) -> Counters:
-    if isinstance(decision, PgbFold):
-        _fold(decision, copies, targets)
-    elif isinstance(decision, Pgb):
-        _group(decision, copies, targets)
+    call: Call, decision: Partitioned, copies: _Copies, targets: ctypes.Array[structs.Target]
+) -> structs.Counters:
+    own = copies.call
+    operands: list[Any] = [call.args, copies.partitions, copies.columns, targets]
+    if isinstance(decision, Pgb):
+        slots, threads = decision.shared_slots, own.query.threads
+        if decision.window:
+            once, copied = partitioning.striped_bytes(own.query)
+            shared = even(slots) * (once + decision.replicas * copied) + 8
+        else:
+            shared = slots * partitioning.hashed_bytes(own.query, decision.base)
+        shared += skew.crowd_bytes(own.query) if decision.crowded else 0
+    else:
+        shared, threads = partitioning.fold_bytes(own.device), tuning.FOLD_THREADS
+        places = own.allocate(2 * decision.blocks * partitioning.most_rows(decision)).ptr
+        # of keys that the words are only a part of
+        words = 0
+        if own.query.form.has_witness:
+            words = own.allocate(8 * decision.blocks * decision.shared_slots).ptr
+        operands += ctypes.c_void_p(places), ctypes.c_void_p(words)
+    own.launch(_grouping(decision), decision.blocks, threads, *operands, shared=shared)
     if decision.hot_buckets:
         call.args.taken = None
         _append_others(call, targets)
     return call.counters()
 
 
-def _group(decision: Pgb, copies: _Copies, targets: ctypes.Array[Target]) -> None:
-    call, query = copies.call, copies.call.query
-    slots = decision.shared_slots
-    if decision.window:
-        once, copied = partitioning.striped_bytes(query)
-        shared = even(slots) * (once + decision.replicas * copied) + 8
-    else:
-        shared = slots * partitioning.hashed_bytes(query, decision.base)
-    if decision.crowded:
-        shared += skew.crowd_bytes(query)
-    operands = (call.args, copies.partitions, copies.columns, targets)
-    blocks, threads = decision.blocks, query.threads
-    call.launch(_grouping(decision), blocks, threads, *operands, shared=shared)
+def _append_others(call: Call, targets: ctypes.Array[structs.Target]) -> None:
+    slots = call.args.target.slots + tuning.EXTRA_SLOTS
+    call.launch_over("append_others", slots, call.args, call.columns, targets)
 
 
-def _append_others(call: Call, targets: ctypes.Array[Target]) -> None:
-    blocks = call.spread(call.args.target.slots + EXTRA_SLOTS, SMALL_BLOCK)
-    call.launch("append_others", blocks, SMALL_BLOCK, call.args, call.columns, targets)
-
-
-def _fold(decision: PgbFold, copies: _Copies, targets: ctypes.Array[Target]) -> None:
-    call = copies.call
-    places = call.allocate(2 * decision.blocks * partitioning.most_rows(decision)).ptr
-    # of keys that the words are only a part of
-    words = 0
-    if call.query.form.has_witness:
-        words = call.allocate(8 * decision.blocks * decision.shared_slots).ptr
-    operands = (
-        *(call.args, copies.partitions, copies.columns, targets),
-        *(ctypes.c_void_p(places), ctypes.c_void_p(words)),
-    )
-    shared = partitioning.fold_bytes(call.device)
-    call.launch(_grouping(decision), decision.blocks, tuning.FOLD_THREADS, *operands, shared=shared)
-
-
-def _clear_beside(call: Call, slots: int) -> Table:
-    """An empty table for groups that are made beside the partitions."""
-    call.args.target = table = table_of(call, slots)
-    call.launch("clear_target", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, call.args)
-    return table
-
-
-def _group_spilled(call: Call, spilled: int) -> Table:
+def _group_spilled(call: Call, spilled: int) -> structs.Table:
     """Rows that found their partition full, in a table of their own."""
-    table = _clear_beside(call, safe_slots(spilled))
+    table = clear_target(call, safe_slots(spilled))
     reset(call, "claimed")
-    rest = Args.from_buffer_copy(call.args)
+    rest = structs.Args.from_buffer_copy(call.args)
     rest.table, rest.list, rest.rows, rest.slices = table, call.args.spill, spilled, 1
     rest.replicas = 1
     # half empty, and searched to its end
@@ -293,23 +265,13 @@ def _group_spilled(call: Call, spilled: int) -> Table:
     return table
 
 
-def _absorb(call: Call, counters: Counters) -> Counters:
-    """The groups of the other table join those of the dense area."""
+def _absorb(call: Call, counters: structs.Counters) -> structs.Counters:
+    """Let the groups of the other table join those of the dense area."""
     args = call.args
-    slots = args.target.slots + EXTRA_SLOTS
+    slots = args.target.slots + tuning.EXTRA_SLOTS
     args.taken = call.allocate(4 * slots).ptr
     zero(call, args.taken, slots)
     args.groups = counters.groups
-    call.launch(
-        "absorb", call.spread(counters.groups, SMALL_BLOCK), SMALL_BLOCK, args, call.columns
-    )
+    call.launch_over("absorb", counters.groups, args, call.columns)
     _append_others(call, no_targets(call.query))
-    return call.counters()
-
-
-def _recounted(call: Call) -> Counters:
-    """The counters, with the nulls of all groups counted again."""
-    zero(call, call.args.counters + Counters.nulls.offset, OUTPUTS_AT_MOST)
-    blocks = call.spread(call.args.groups, SMALL_BLOCK)
-    call.launch("recount", blocks, SMALL_BLOCK, call.args)
     return call.counters()

@@ -1,8 +1,8 @@
 """Quantiles of groups by selection: brackets from a sample, counts, and the rows inside.
 
-A ``Selector`` has the steps, so that rows may come in several chunks, and the counts of several
-devices may be added before they narrow the brackets: ``aim``, then ``count`` for each chunk,
-``narrow``, and ``pick`` among what was kept. ``quantiles`` takes them for chunks of one device.
+A ``Selector`` has the steps, so that the counts of several devices may be added: ``aim``, ``count``
+for each chunk of rows, ``narrow``, and ``pick`` among the rows that were kept. ``quantiles`` takes
+them for one device.
 """
 
 from __future__ import annotations
@@ -15,29 +15,17 @@ from functools import cache
 from typing import Any
 
 from dask_gpuagg.cuda.algorithms import sgb
-from dask_gpuagg.cuda.algorithms.sgb import BETWEEN, Segments, Words, array_of
+from dask_gpuagg.cuda.algorithms.sgb import Segments, Words, array_of, zeros_of
 from dask_gpuagg.cuda.call import Launcher
-from dask_gpuagg.cuda.query import instantiations
-from dask_gpuagg.cuda.query.structs import Chunk, Inside, Target
-from dask_gpuagg.cuda.query.tuning import (
-    COUNT_BLOCKS,
-    COUNT_ITEMS,
-    COUNT_THREADS,
-    ONE_BLOCK_THREADS,
-    PARTS_BLOCKS,
-    PARTS_THREADS,
-    SCAN_THREADS,
-    SIDES,
-    SMALL_BLOCK,
-)
+from dask_gpuagg.cuda.query import instantiations, tuning
+from dask_gpuagg.cuda.query.structs import Chunk, Inside
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
-from dask_gpuagg.cuda.runtime.driver import Device, fill, read_back
+from dask_gpuagg.cuda.runtime.driver import Device, read_back
 from dask_gpuagg.cuda.runtime.kernels import Kernels, OneUnit
 
-# More groups are sorted, and so are groups of fewer bytes of values on average: a sample has
-# too few rows of each, and narrow values sort in few passes. One H200, 50 million rows: at
-# 5,000 rows a group selecting takes 0.36 of the time of a sort (float64) and 0.70 (int32), at 769
-# rows 1.19 and 1.97.
+# More groups are sorted, and so are groups of fewer bytes: a sample has too few rows of each, and
+# narrow values sort in few passes. One H200, 50 million rows: at 5,000 rows a group selecting takes
+# 0.36 of the time of a sort (float64) and 0.70 (int32), at 769 rows 1.19 and 1.97.
 GROUPS_AT_MOST = 1 << 16
 BYTES_OF_A_GROUP = 16 << 10
 # Fewer rows are sorted in the time that the launches of a selection take.
@@ -65,23 +53,9 @@ _SM_THREADS = 2048
 
 
 def selects(rows: int, groups: int, width: int) -> bool:
-    """Whether a quantile of each group is selected.
-
-    Parameters
-    ----------
-    rows, groups : int
-    width : int
-        Bytes of a value.
-
-    Returns
-    -------
-    bool
-    """
-    return (
-        0 < groups <= GROUPS_AT_MOST
-        and rows >= ROWS_FROM
-        and rows * width >= BYTES_OF_A_GROUP * groups
-    )
+    """Whether a quantile of each group, of values of so many bytes, is selected."""
+    enough = rows >= ROWS_FROM and rows * width >= BYTES_OF_A_GROUP * groups
+    return enough and 0 < groups <= GROUPS_AT_MOST
 
 
 def stride_of(rows: int, groups: int) -> int:
@@ -117,7 +91,7 @@ def sorts_words(widest: int, rows: int) -> bool:
 
 def copies_of(groups: int) -> int:
     """Copies of the counts of a block, a power of two: threads side by side have their own."""
-    room = _BYTES_OF_COPIES // (4 * SIDES * max(groups, 1))
+    room = _BYTES_OF_COPIES // (4 * tuning.SIDES * max(groups, 1))
     return int(min(_COPIES_AT_MOST, 2 ** (max(room, 1).bit_length() - 1)))
 
 
@@ -127,23 +101,14 @@ def _kernels(ctype: str, ticks: bool, device: Device) -> Kernels:
 
 
 class Tally(ctypes.Structure):
-    """Results of a count and of narrowing its brackets, for the host."""
+    """Rows inside of brackets, and groups that ``narrow`` could not settle."""
 
     _fields_ = [("kept", ctypes.c_uint32), ("missed", ctypes.c_uint32)]
 
 
 @dataclass
 class Candidates:
-    """Rows inside of brackets.
-
-    Attributes
-    ----------
-    words, of_row : Words
-    room : int
-    tally : rmm.DeviceBuffer
-        A ``Tally``: how many rows there are, more than ``room`` if that was too little, and how
-        many groups ``narrow`` could not settle.
-    """
+    """Rows inside of brackets; the ``Tally`` counts those without room too."""
 
     words: Words
     of_row: Words
@@ -157,20 +122,9 @@ def selecting(on: Launcher, ctype: str, ticks: bool = False) -> Launcher:
 
 
 class Selector:
-    """The steps that find one quantile of each group.
+    """The steps that find one quantile of each group of values of up to 8 bytes.
 
-    Parameters
-    ----------
-    sorts : Launcher
-        Of ``sorting.launcher``.
-    ctype : str
-        Of the values: a name of ``TYPE_BYTES`` of at most 8 bytes.
-    groups : int
-        At least one.
-    q : float
-        From 0 to 1.
-    ticks : bool
-        Whether the quantiles are ticks of the values' type.
+    ``sorts`` is of ``sgb.launcher``; with ``ticks`` the quantiles are of the values' type.
     """
 
     def __init__(
@@ -181,20 +135,14 @@ class Selector:
         self._width = max(4, TYPE_BYTES[ctype])
         self._groups = groups
         self._q = q
-        self._made_width = TYPE_BYTES[ctype] if ticks else 8
+        self._quantile_width = TYPE_BYTES[ctype] if ticks else 8
         # of each group: the words on either side, their ranks among the candidates, its rows
         self._found = self._pairs()
         self._ranks = array_of(sorts, groups, 8)
         self._sizes = array_of(sorts, groups, 8)
 
     def aim(self, chunks: Sequence[Chunk], stride: int) -> Words:
-        """Brackets that are likely to hold the quantiles, from one row of each ``stride``.
-
-        Returns
-        -------
-        Words
-            Two words of each group: the ends of its bracket.
-        """
+        """Brackets that are likely to hold the quantiles, by a sample: two words of each group."""
         samples = [math.ceil(chunk.rows / stride) for chunk in chunks]
         words, of_row = (array_of(self._on, sum(samples), w) for w in (self._width, 4))
         first = 0
@@ -204,28 +152,21 @@ class Selector:
             first += count
         segments, widest = self._grouped(words, of_row, first)
         brackets = self._pairs()
-        self._launch(
-            "aim",
-            *(ctypes.c_void_p(segments.starts.ptr), ctypes.c_uint32(self._groups)),
-            *(ctypes.c_double(x) for x in (self._q, ERRORS, SPARE)),
-            *(brackets.pointer, self._ranks.pointer),
-        )
+        starts, groups = ctypes.c_void_p(segments.starts.ptr), ctypes.c_uint32(self._groups)
+        numbers = (ctypes.c_double(number) for number in (self._q, ERRORS, SPARE))
+        operands = starts, groups, *numbers, brackets.pointer, self._ranks.pointer
+        self._on.launch_over("aim", self._groups, *operands)
         self._pick(segments, widest, brackets)
         return brackets
 
     def counts(self) -> Any:
         """Zero counts, uint64: for each of the ``SIDES`` of a bracket, one for each group."""
-        size = 8 * SIDES * self._groups
-        counts = array_of(self._on, SIDES * self._groups, 8).buffer
-        fill(counts.ptr, 0, size, self._on.handle)
-        return counts
+        return zeros_of(self._on, tuning.SIDES * self._groups, 8).buffer
 
     def candidates(self, room: int) -> Candidates:
         """Room for rows inside of brackets, without any."""
         words, of_row = array_of(self._on, room, self._width), array_of(self._on, room, 4)
-        tally = array_of(self._on, 2, 4).buffer
-        fill(tally.ptr, 0, 8, self._on.handle)
-        return Candidates(words, of_row, room, tally)
+        return Candidates(words, of_row, room, zeros_of(self._on, 2, 4).buffer)
 
     def count(self, chunk: Chunk, brackets: Words, counts: Any, inside: Candidates | None) -> None:
         """Add a chunk's rows to the counts, and append those inside of brackets to ``inside``."""
@@ -233,51 +174,35 @@ class Selector:
             return
         place = Inside(None, None, None, 0)
         if inside is not None:
-            place = Inside(
-                inside.words.buffer.ptr, inside.of_row.buffer.ptr, inside.tally.ptr, inside.room
-            )
-        device, copies = self._on.device, copies_of(self._groups)
-        shared = 4 * SIDES * self._groups * copies
-        name, threads, blocks = "count_in_blocks", COUNT_THREADS, COUNT_BLOCKS
-        if shared + _RESERVED > device.shared_bytes:
+            words, of_row = inside.words.buffer.ptr, inside.of_row.buffer.ptr
+            place = Inside(words, of_row, inside.tally.ptr, inside.room)
+        room, copies = self._on.device.shared_bytes, copies_of(self._groups)
+        shared = 4 * tuning.SIDES * self._groups * copies
+        operands = [chunk, brackets.pointer, ctypes.c_void_p(counts.ptr), place]
+        name, threads, blocks = "count_in_blocks", tuning.COUNT_THREADS, tuning.COUNT_BLOCKS
+        if shared + _RESERVED > room:
             name, shared = "count_in_memory", 0
-        elif COUNT_BLOCKS * (shared + _RESERVED) > device.shared_bytes:
-            name, threads, blocks = "count_in_one_block", ONE_BLOCK_THREADS, 1
-        arguments = [chunk, brackets.pointer, ctypes.c_void_p(counts.ptr), place]
-        if shared:
-            arguments.append(ctypes.c_uint32(copies))
-        spread = self._on.spread(chunk.rows, threads * COUNT_ITEMS, waves=blocks)
-        self._on.launch(name, spread, threads, *arguments, shared=shared)
+        else:
+            operands.append(ctypes.c_uint32(copies))
+            if tuning.COUNT_BLOCKS * (shared + _RESERVED) > room:
+                name, threads, blocks = "count_in_one_block", tuning.ONE_BLOCK_THREADS, 1
+        spread = self._on.spread(chunk.rows, threads * tuning.COUNT_ITEMS, waves=blocks)
+        self._on.launch(name, spread, threads, *operands, shared=shared)
 
     def kept(self, kept: Candidates) -> int:
         """How many rows were inside, more than there is room for if that was too little."""
-        tally = Tally()
-        read_back(kept.tally.ptr, tally, self._on.handle)
-        return int(tally.kept)
+        return self._on.read_number(kept.tally.ptr)
 
     def narrow(self, counts: Any, brackets: Words, inside: Candidates) -> Tally:
         """Settle the groups whose brackets hold their quantiles, and widen the other brackets.
 
-        Parameters
-        ----------
-        counts : rmm.DeviceBuffer
-            Of all rows of all chunks.
-        brackets : Words
-            Those that were counted by. Afterwards they are for a second count, which settles all.
-        inside : Candidates
-            Takes how many groups are not settled.
-
-        Returns
-        -------
-        Tally
+        A second count of all rows by these settles all groups.
         """
         missed = ctypes.c_void_p(inside.tally.ptr + Tally.missed.offset)
-        self._launch(
-            "narrow",
-            *(ctypes.c_void_p(counts.ptr), ctypes.c_uint32(self._groups), ctypes.c_double(self._q)),
-            *(brackets.pointer, self._found.pointer, self._ranks.pointer, self._sizes.pointer),
-            missed,
-        )
+        groups, q = ctypes.c_uint32(self._groups), ctypes.c_double(self._q)
+        results = self._found.pointer, self._ranks.pointer, self._sizes.pointer, missed
+        counted = ctypes.c_void_p(counts.ptr), groups, q, brackets.pointer
+        self._on.launch_over("narrow", self._groups, *counted, *results)
         tally = Tally()
         read_back(inside.tally.ptr, tally, self._on.handle)
         return tally
@@ -287,44 +212,23 @@ class Selector:
         self._pick(*self._grouped(inside.words, inside.of_row, rows), self._found)
 
     def made(self, between: str) -> tuple[Any, Any, int]:
-        """The quantiles, once all groups are settled.
-
-        Parameters
-        ----------
-        between : str
-            Of ``BETWEEN``.
-
-        Returns
-        -------
-        data, mask : rmm.DeviceBuffer
-            float64, or the values' type for ticks.
-        nulls : int
-            Groups without a value.
-        """
-        data = array_of(self._on, self._groups, self._made_width).buffer
-        mask = array_of(self._on, sgb.mask_bytes(self._groups), 1).buffer
-        nulls = array_of(self._on, 1, 4)
-        fill(nulls.buffer.ptr, 0, 4, self._on.handle)
-        self._launch(
-            "quantiles_found",
-            *(self._found.pointer, self._sizes.pointer, ctypes.c_uint32(self._groups)),
-            *(ctypes.c_double(self._q), ctypes.c_uint32(BETWEEN.index(between))),
-            *(Target(data.ptr, mask.ptr), nulls.pointer),
-        )
-        count = ctypes.c_uint32()
-        read_back(nulls.buffer.ptr, count, self._on.handle)
-        return data, mask, count.value
+        """The quantiles, once all groups are settled; see ``sgb.write_quantiles``."""
+        operands, width = (self._found.pointer, self._sizes.pointer), self._quantile_width
+        settled = operands, self._groups, width, self._q, between
+        return sgb.write_quantiles(self._on, "quantiles_found", *settled)
 
     def _pairs(self) -> Words:
         return array_of(self._sorts, self._groups, 2 * self._width)
 
-    def _launch(self, name: str, *arguments: Any) -> None:
-        self._on.launch(name, self._on.spread(self._groups, SMALL_BLOCK), SMALL_BLOCK, *arguments)
-
     def _grouped(self, words: Words, of_row: Words, rows: int) -> tuple[Segments, int]:
-        """Rows by group, in the order of their words if a group is large, and its rows."""
+        """Rows by group, in the order of their words if a group is large; rows of the largest."""
         segments = self._together(words, of_row, rows)
-        widest = self._widest(segments)
+        widest = rows
+        if rows > BUSY_GROUP:  # of fewer rows it makes no difference
+            largest, starts = zeros_of(self._on, 1, 4), ctypes.c_void_p(segments.starts.ptr)
+            operands = starts, ctypes.c_uint32(self._groups), largest.pointer
+            self._on.launch_over("find_widest", self._groups, *operands)
+            widest = self._on.read_number(largest.buffer.ptr)
         if sorts_words(widest, rows):
             words, of_row = segments.words, segments.of_row
             words, of_row = sgb.radix_sort(self._sorts, words, of_row, rows, 8 * self._width)
@@ -333,44 +237,27 @@ class Selector:
 
     def _pick(self, segments: Segments, widest: int, pairs: Words) -> None:
         """Find the words of each group's ranks."""
-        arguments = (
-            *(segments.words.pointer, ctypes.c_void_p(segments.starts.ptr)),
-            *(self._ranks.pointer, ctypes.c_uint32(self._groups), pairs.pointer),
-        )
+        ranks = self._ranks.pointer, ctypes.c_uint32(self._groups), pairs.pointer
+        operands = segments.words.pointer, ctypes.c_void_p(segments.starts.ptr), *ranks
         if sorts_words(widest, segments.rows):
-            self._launch("read_ranks", *arguments)
+            self._on.launch_over("read_ranks", self._groups, *operands)
             return
-        threads = ONE_BLOCK_THREADS if widest > BUSY_GROUP else SMALL_BLOCK
+        threads = tuning.ONE_BLOCK_THREADS if widest > BUSY_GROUP else tuning.SMALL_BLOCK
         blocks = self._on.device.multiprocessors * (_SM_THREADS // threads)
-        self._on.launch("pick", min(blocks, self._groups), threads, *arguments)
+        self._on.launch("pick", min(blocks, self._groups), threads, *operands)
 
     def _together(self, words: Words, of_row: Words, rows: int) -> Segments:
         bits = self._groups.bit_length()
         of_row, words = sgb.radix_sort(self._sorts, of_row, words, rows, bits)
         return sgb.segmented(self._sorts, words, of_row, rows, self._groups)
 
-    def _widest(self, segments: Segments) -> int:
-        """Words of the largest group; those of all where they are few."""
-        if segments.rows <= BUSY_GROUP:
-            return segments.rows
-        memory = array_of(self._on, 1, 4).buffer
-        fill(memory.ptr, 0, 4, self._on.handle)
-        counted = ctypes.c_void_p(segments.starts.ptr), ctypes.c_uint32(self._groups)
-        self._launch("find_widest", *counted, ctypes.c_void_p(memory.ptr))
-        widest = ctypes.c_uint32()
-        read_back(memory.ptr, widest, self._on.handle)
-        return int(widest.value)
-
 
 def sample(on: Launcher, chunk: Chunk, stride: int, samples: int, words: int, of_row: int) -> None:
     """Write words and groups of one row of each ``stride``; ``on`` of ``selecting``."""
     if samples:
-        on.launch(
-            "sample_rows",
-            *(on.spread(samples, SMALL_BLOCK), SMALL_BLOCK, chunk),
-            *(ctypes.c_uint32(n) for n in (stride, samples)),
-            *(ctypes.c_void_p(place) for place in (words, of_row)),
-        )
+        sizes = ctypes.c_uint32(stride), ctypes.c_uint32(samples)
+        places = ctypes.c_void_p(words), ctypes.c_void_p(of_row)
+        on.launch_over("sample_rows", samples, chunk, *sizes, *places)
 
 
 def quantiles(
@@ -378,20 +265,8 @@ def quantiles(
 ) -> tuple[Any, Any, int] | None:
     """One quantile of each group of the rows of all chunks; see ``Selector.made``.
 
-    Parameters
-    ----------
-    selector : Selector
-    chunks : sequence of Chunk
-    between : str
-        Of ``BETWEEN``.
-    stride, room : int
-        One row of each ``stride``, a power of two, is sampled; ``room`` rows inside of brackets are
-        kept.
-
-    Returns
-    -------
-    data, mask, nulls
-        Or None where brackets hold more rows than there is room for.
+    One row of each ``stride``, a power of two, is sampled. None where brackets hold more rows than
+    there is ``room`` for.
     """
     brackets = selector.aim(chunks, stride)
     missed = 1
@@ -430,87 +305,50 @@ def divides(rows: int, groups: int, width: int) -> bool:
     return fewest <= groups <= GROUPS_AT_MOST and rows >= ROWS_FROM and width >= DIVIDED_BYTES
 
 
-class _Seen(ctypes.Structure):
-    """Rows of the widest part, and whether a part had more values than its table holds."""
-
-    _fields_ = [("widest", ctypes.c_uint32), ("full", ctypes.c_uint32)]
-
-
 def count_distinct(sorts: Launcher, chunk: Chunk, ctype: str) -> Any:
-    """How many different values each group has, int64; all NaN are one.
+    """How many different values of 4 or 8 bytes each group has, int64; all NaN are one.
 
-    Parameters
-    ----------
-    sorts : Launcher
-        Of ``sorting.launcher``.
-    chunk : Chunk
-        Of at most ``sorting.ROWS_AT_MOST`` rows and at least one group.
-    ctype : str
-        A type of 4 or 8 bytes.
-
-    Returns
-    -------
-    rmm.DeviceBuffer or None
-        None where one value has so many of the rows that a sort is faster, or a part has more
-        values than its table holds.
+    None where one value has so many of the rows that a sort is faster, or a part has more values
+    than its table holds.
     """
     on, width, groups = selecting(sorts, ctype), TYPE_BYTES[ctype], chunk.groups
     firsts = _divided(on, chunk, width)
-    parts = ctypes.c_uint32()
-    read_back(firsts.buffer.ptr + 4 * groups, parts, on.handle)
+    parts = on.read_number(firsts.buffer.ptr + 4 * groups)
     words, of_row = array_of(on, chunk.rows, width), array_of(on, chunk.rows, 4)
-    blocks = on.spread(chunk.rows, SMALL_BLOCK)
-    to = firsts.pointer, words.pointer, of_row.pointer
-    on.launch("find_parts", blocks, SMALL_BLOCK, chunk, *to)
-    of_row, words = sgb.radix_sort(sorts, of_row, words, chunk.rows, parts.value.bit_length())
-    segments = sgb.segmented(sorts, words, of_row, chunk.rows, parts.value)
-    del of_row, to
-    seen = _Seen()
-    tally = array_of(on, 2, 4).buffer
-    fill(tally.ptr, 0, 8, on.handle)
-    starts = ctypes.c_void_p(segments.starts.ptr)
-    blocks = on.spread(parts.value, SMALL_BLOCK)
-    on.launch("find_widest", blocks, SMALL_BLOCK, starts, parts, ctypes.c_void_p(tally.ptr))
-    read_back(tally.ptr, seen, on.handle)
-    if seen.widest > max(WIDEST_PART * chunk.rows, PART_ROWS):
+    on.launch_over("find_parts", chunk.rows, chunk, firsts.pointer, words.pointer, of_row.pointer)
+    of_row, words = sgb.radix_sort(sorts, of_row, words, chunk.rows, parts.bit_length())
+    segments = sgb.segmented(sorts, words, of_row, chunk.rows, parts)
+    # rows of the widest part, and whether a part has more values than its table holds
+    tally = zeros_of(on, 2, 4)
+    full = tally.buffer.ptr + 4
+    counted = ctypes.c_void_p(segments.starts.ptr), ctypes.c_uint32(parts)
+    on.launch_over("find_widest", parts, *counted, tally.pointer)
+    if on.read_number(tally.buffer.ptr) > max(WIDEST_PART * chunk.rows, PART_ROWS):
         return None
-    counts = array_of(on, parts.value, 4)
-    full = ctypes.c_void_p(tally.ptr + _Seen.full.offset)
+    counts, distinct = array_of(on, parts, 4), array_of(on, groups, 8)
     on.launch(
         "count_parts",
-        *(min(parts.value, on.device.multiprocessors * PARTS_BLOCKS), PARTS_THREADS),
-        *(words.pointer, starts, parts, ctypes.c_uint32(TABLE_BYTES // width)),
-        *(counts.pointer, full),
+        *(min(parts, on.device.multiprocessors * tuning.PARTS_BLOCKS), tuning.PARTS_THREADS),
+        *(words.pointer, *counted, ctypes.c_uint32(TABLE_BYTES // width)),
+        *(counts.pointer, ctypes.c_void_p(full)),
         shared=TABLE_BYTES,
     )
-    distinct = array_of(on, groups, 8).buffer
-    arguments = (
-        counts.pointer,
-        firsts.pointer,
-        ctypes.c_uint32(groups),
-        ctypes.c_void_p(distinct.ptr),
-    )
-    on.launch("sum_parts", on.spread(groups, SMALL_BLOCK), SMALL_BLOCK, *arguments)
-    read_back(tally.ptr, seen, on.handle)
-    return None if seen.full else distinct
+    operands = counts.pointer, firsts.pointer, ctypes.c_uint32(groups), distinct.pointer
+    on.launch_over("sum_parts", groups, *operands)
+    return None if on.read_number(full) else distinct.buffer
 
 
-def _divided(on: Launcher, chunk: Chunk, width: int) -> sgb.Words:
+def _divided(on: Launcher, chunk: Chunk, width: int) -> Words:
     """The first part of each group, and how many parts there are."""
     groups = ctypes.c_uint32(chunk.groups)
     samples = math.ceil(chunk.rows / PART_STRIDE)
     words, of_row = array_of(on, samples, width), array_of(on, samples, 4)
     sample(on, chunk, PART_STRIDE, samples, words.buffer.ptr, of_row.buffer.ptr)
-    firsts = array_of(on, chunk.groups + 1, 4)
-    fill(firsts.buffer.ptr, 0, 4 * (chunk.groups + 1), on.handle)
-    on.launch(
-        "count_sampled",
-        *(on.spread(samples, SMALL_BLOCK), SMALL_BLOCK),
-        *(of_row.pointer, ctypes.c_uint32(samples), groups, firsts.pointer),
-    )
-    each = ctypes.c_uint32(PART_ROWS // PART_STRIDE)
-    blocks = on.spread(chunk.groups, SMALL_BLOCK)
-    on.launch("divide_groups", blocks, SMALL_BLOCK, firsts.pointer, groups, each)
+    firsts = zeros_of(on, chunk.groups + 1, 4)
+    operands = of_row.pointer, ctypes.c_uint32(samples), groups, firsts.pointer
+    on.launch_over("count_sampled", samples, *operands)
+    sampled_rows = ctypes.c_uint32(PART_ROWS // PART_STRIDE)
+    on.launch_over("divide_groups", chunk.groups, firsts.pointer, groups, sampled_rows)
     total = ctypes.c_void_p(firsts.buffer.ptr + 4 * chunk.groups)
-    on.launch("scan_groups", 1, SCAN_THREADS, firsts.pointer, groups, total)
+    on.launch("scan_groups", 1, tuning.SCAN_THREADS, firsts.pointer, groups, total)
     return firsts

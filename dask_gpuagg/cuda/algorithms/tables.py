@@ -1,17 +1,17 @@
 """One table for all groups, in global memory, and smaller ones in the shared memory of each SM.
 
-Their slots are found by hash (``hgb``, ``lphga``), or are the keys of a narrow range (``direct``).
+Their slots are found by hash (``hgb``, ``lphga``, ``sp_ega``), or are the keys of a narrow range
+(``direct``).
 """
 
 from __future__ import annotations
 
 import math
 
-from dask_gpuagg.cuda.algorithms.output import collect_early
-from dask_gpuagg.cuda.call import Call, Run, collect, reset, run_of, table_of
+from dask_gpuagg.cuda.call import Call, Run, collect, collect_early, reset, run_of, table_of, zero
 from dask_gpuagg.cuda.choice import tables
-from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, safe_slots
-from dask_gpuagg.cuda.query.structs import Args, Counters, Window
+from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, SpEga, even, safe_slots
+from dask_gpuagg.cuda.query.structs import Args, Counters, Round, Table, Window
 from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, SMALL_BLOCK
 from dask_gpuagg.cuda.runtime.driver import fill
 
@@ -31,7 +31,7 @@ def hgb(call: Call, decision: Hgb) -> tuple[Run, Counters] | None:
     # where each warp stops, for each piece
     warps = decision.blocks * query.threads // 32
     resume = call.allocate(4 * warps * len(call.pieces)).ptr
-    call.launch("clear", call.spread(decision.global_slots, SMALL_BLOCK), SMALL_BLOCK, args)
+    call.launch_over("clear", decision.global_slots, args)
     if call.check:
         call.check()
     shared = (decision.shared_slots + EXTRA_SLOTS) * (fixed + decision.replicas * replica)
@@ -75,7 +75,7 @@ def lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
         args.slices, args.replicas = 1, 1
         args.resume = args.list = None
         args.table = table_of(call, slots)
-        call.launch("clear", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
+        call.launch_over("clear", slots, args)
         for own, columns, rows in call.over(args):
             blocks = call.spread(rows, threads * call.query.unroll)
             call.launch("lphga", blocks, threads, own, columns)
@@ -91,6 +91,84 @@ def lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
         restarted = True
 
 
+# ---- a table that may be filled to its last slot, by SP-EGA --------------------------------------
+
+# Each round leaves at most a share of 1/e of the keys before it without a place, so the last one,
+# which probes, has few of them even where keys are as many as slots.
+ROUNDS = 8
+# Skewed keys have been seen to be 50 times as many as a sample lets expect.
+GROWTH = 16
+
+
+def sp_ega(call: Call, decision: SpEga) -> tuple[Run, Counters] | None:
+    """Groups of an input, by one table that may be filled to its last slot.
+
+    None if groups that all want one slot did not fit a larger table.
+    """
+    args = call.args
+    args.slices, args.replicas = 1, 1
+    args.table = table_of(call, decision.global_slots)
+    call.launch_over("clear", args.table.slots, args)
+    losers = _first_places(call)
+    _next_places(call, losers)
+    counters = collect(call)
+    grown = False
+    while counters.unplaced:
+        grown = True
+        # the rows that are left say no more than that the estimate was too low
+        slots = safe_slots(counters.groups + counters.unplaced)
+        reset(call, "unplaced")
+        _transfer(call, min(slots, even(GROWTH * max(counters.groups, SMALL_BLOCK))))
+        if call.counters().unplaced:
+            return None
+        losers.waiting = args.counters + Counters.spilled.offset
+        _next_places(call, losers)
+        reset(call, "groups")
+        counters = collect(call)
+    spilled = counters.spilled
+    return run_of(call, decision, counters, spilled=spilled, restarted=grown), counters
+
+
+def _first_places(call: Call) -> Round:
+    """Let every row look at its first place; the rows that lost it."""
+    args, query = call.args, call.query
+    tile = 32 * query.unroll
+    blocks = _blocks(call)
+    warps = blocks * query.threads // 32
+    losers = Round()
+    losers.capacity = math.ceil(call.rows / (warps * tile)) * tile
+    losers.rows = call.allocate(4 * warps * losers.capacity).ptr
+    losers.left = call.allocate(4 * warps).ptr
+    losers.lost = losers.waiting = args.counters + Counters.spilled.offset
+    call.launch("first_place", blocks, query.threads, args, losers, call.columns)
+    return losers
+
+
+def _next_places(call: Call, losers: Round) -> None:
+    """Find places among the free slots for rows that lost their first; some stay unplaced."""
+    args = call.args
+    slots = args.table.slots
+    # where most slots are free, half of them will do
+    losers.room = slots // 2
+    losers.free = call.allocate(4 * losers.room).ptr
+    counts = call.allocate(8 * ROUNDS).ptr
+    zero(call, counts, 2 * ROUNDS)
+    for number in range(1, ROUNDS):
+        last = number == ROUNDS - 1
+        losers.number, losers.places = losers.number + 1, slots if last else 1
+        losers.found = counts + 8 * number
+        losers.lost = args.counters + Counters.unplaced.offset if last else losers.found + 4
+        call.launch("list_free", call.spread(slots, 8 * SMALL_BLOCK), SMALL_BLOCK, args, losers)
+        blocks, threads = _blocks(call), call.query.threads
+        call.launch("next_place", blocks, threads, args, losers, call.columns)
+        losers.waiting = losers.lost
+
+
+def _blocks(call: Call) -> int:
+    """Blocks of all rounds: a warp goes on with the rows that it left."""
+    return call.spread(call.rows, call.query.threads * call.query.unroll)
+
+
 # ---- a slot for each key of a narrow range -------------------------------------------------------
 
 
@@ -103,7 +181,7 @@ def direct(call: Call, decision: Direct) -> tuple[Run, Counters] | None:
     args.replicas, args.slices = decision.replicas, 1
     room = room_for_spilled(call, decision.blocks)
     window = Window(decision.base % 2**64, keys, decision.shift)
-    call.launch("clear", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
+    call.launch_over("clear", slots, args)
     if call.check:
         call.check()
     shared = tables.direct_bytes(query, decision)
@@ -116,7 +194,7 @@ def direct(call: Call, decision: Direct) -> tuple[Run, Counters] | None:
         operands = (own, window, columns)
         call.launch(kernel, decision.blocks, query.threads, *operands, shared=shared)
     if not decision.in_shared:
-        call.launch("name_slots", call.spread(keys, SMALL_BLOCK), SMALL_BLOCK, args, window)
+        call.launch_over("name_slots", keys, args, window)
     counters = collect_early(call, keys)
     spilled = counters.spilled
     if spilled > args.spill_limit or counters.mismatch:
@@ -157,31 +235,32 @@ def take_spilled(
 ) -> None:
     """Group the listed rows in the global table, whose groups have to be counted again.
 
-    Parameters
-    ----------
-    call : Call
-    counters : Counters
-        Of the table as it is.
-    listed : int
-        Rows.
-    new : int
-        Groups that the table must have room for beside its own.
-    transfer : bool
-        Whether the groups go to another table even if this one has room.
+    The groups go to another table if this one has no room for so many ``new`` ones, or if that is
+    asked for.
     """
     args = call.args
     if transfer or counters.claimed + new > args.table.limit:
-        args.target = table_of(call, safe_slots(counters.groups + new))
-        slots = args.target.slots
-        reset(call, "claimed")
-        call.launch("clear_target", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args)
-        blocks = call.spread(args.table.slots, SMALL_BLOCK)
-        call.launch("transfer", blocks, SMALL_BLOCK, args, call.columns)
-        args.table = args.target
+        _transfer(call, safe_slots(counters.groups + new))
     reset(call, "groups")
     rest = Args.from_buffer_copy(args)
     rest.list, rest.rows, rest.slices, rest.resume = args.spill, listed, 1, None
     take_listed(call, rest)
+
+
+def clear_target(call: Call, slots: int) -> Table:
+    """An empty table beside that of the groups."""
+    call.args.target = table = table_of(call, slots)
+    call.launch_over("clear_target", slots, call.args)
+    return table
+
+
+def _transfer(call: Call, slots: int) -> None:
+    """Move the groups to a table of so many slots."""
+    args = call.args
+    reset(call, "claimed")
+    clear_target(call, slots)
+    call.launch_over("transfer", args.table.slots, args, call.columns)
+    args.table = args.target
 
 
 def take_listed(call: Call, args: Args) -> None:

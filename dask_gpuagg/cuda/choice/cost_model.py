@@ -30,7 +30,7 @@ from dask_gpuagg.cuda.choice.decision import (
     SpEga,
 )
 from dask_gpuagg.cuda.choice.summary import KeySummary
-from dask_gpuagg.cuda.query.forms import CODED, PACKED, Stepped
+from dask_gpuagg.cuda.query.forms import CODED, PACKED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import ROOM_OF
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
@@ -208,7 +208,7 @@ class _Model:
         # words that no register has room for are made twice, to count the rows and to move them
         words = 1 if decision.base is not None else 2
         # dividing a key by its step takes as long as reading a column
-        keys = len(query.keys) * (1 + isinstance(query.form, Stepped))
+        keys = len(query.keys) * (1 + query.form.has_steps)
         loads = words * (1 if query.form.made_words else keys) + len(query.copied) + masked
         moves = 1 + len(query.copied) + query.has_row_numbers + (masked > 0)
         tile = partitions.scatter_of(query, self.device, decision)[1]

@@ -1,30 +1,17 @@
-"""Words of wide keys, and narrower representations where the values allow them."""
+"""Keys in the form of their columns: words of them, and the comparison of hashed keys."""
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
-from dask_gpuagg.cuda.call import Call
-from dask_gpuagg.cuda.choice import summary
+from dask_gpuagg.cuda.call import Call, Columns, Made
 from dask_gpuagg.cuda.choice.decision import safe_slots
-from dask_gpuagg.cuda.keys.codes import bounds_of, codes_of_seen, seen_bytes
-from dask_gpuagg.cuda.keys.ranges import (
-    FILLING,
-    is_out_of_range,
-    numbered_by_several_steps,
-    packed_ranges,
-    range_columns,
-    two_word_ranges,
-)
-from dask_gpuagg.cuda.query import tuning
-from dask_gpuagg.cuda.query.forms import CODED, HASHED, RANGED, WIDE_RANGED, Form
+from dask_gpuagg.cuda.query.forms import BY_ROW, CODED, HASHED, RANGED, WIDE_RANGED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import Codes, ColumnStruct, Counters, Index
-from dask_gpuagg.cuda.query.tuning import SMALL_BLOCK
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import fill
 
@@ -36,77 +23,78 @@ _MOST_WORDS = 16
 _INDEX_BYTES = 32
 
 
-class Keys(NamedTuple):
-    """Keys in one form.
-
-    Attributes
-    ----------
-    query : Query
-    columns : sequence of ColumnStruct
-        Base and number of values of every key column, where they are packed by their ranges.
-    codes : Codes, optional
-        Where they are numbered by the bytes that occur.
-    """
+@dataclass
+class Keys:
+    """Keys in the form of their columns, or by row; classes of other forms derive from it."""
 
     query: Query
-    columns: Sequence[ColumnStruct] = ()
-    codes: Codes | None = None
 
+    # said of the form in a decision
+    why: ClassVar[str] = ""
 
-def narrowed(call: Call, slots: bool = True) -> Keys:
-    """The keys in a narrower form, or in their own if no other serves.
+    @property
+    def extra(self) -> Sequence[ColumnStruct]:
+        """Columns behind all others that the kernels need for the form."""
+        return ()
 
-    Parameters
-    ----------
-    call : Call
-        Of a query with made words, nothing of it computed yet.
-    slots : bool
-        Whether dense keys may be addressed directly. If not, there is nothing to gain by ranges
-        that are hardly wider than the sample's.
+    @property
+    def codes(self) -> Codes | None:
+        """The numbers of coded keys."""
+        return None
 
-    Returns
-    -------
-    Keys
-    """
-    query = call.query
-    near = not is_out_of_range(query, call.about)
-    rows = call.rows if slots and near else 0
-    if query.is_integral:
-        bounds = _bounds(call)
-        stepped = numbered_by_several_steps(call, bounds) if rows else None
-        if stepped is not None:
-            return Keys(stepped.query, stepped.columns)
-        ranges = packed_ranges(bounds, rows)
-        if ranges is not None:
-            return Keys(replace(query, chosen=RANGED), range_columns(ranges))
-        bits = two_word_ranges(bounds) if near and query.form == HASHED else None
-        if bits is not None:
-            return Keys(replace(query, chosen=WIDE_RANGED), range_columns(bits))
-    elif query.may_be_coded:
-        codes = codes_of_seen(query.keys, query.keep_nulls, seen_bytes(call), FILLING * rows)
-        if codes is not None:
-            return Keys(replace(query, chosen=CODED), codes=codes)
-    return Keys(query)
+    @property
+    def is_gathered(self) -> bool:
+        """Whether the column of the keys has the rows to gather them from."""
+        return self.query.form.is_gathered
+
+    def call(self, columns: Columns) -> Call:
+        """A call of the kernels with the keys in this form."""
+        return columns.call(self.query, self.extra, self.codes)
+
+    def make(self, call: Call) -> None:
+        """Fill the columns behind the inputs that the form has: witnesses, words."""
+        if self.query.form.made_words:
+            make_words(call, "make_words")
+
+    def is_ambiguous(self, call: Call, counters: Counters) -> bool:
+        """Whether some word stands for several keys, or for none, after all rows were grouped."""
+        if self.query.form == HASHED:
+            counters = verified(call, counters)
+        return self.query.form.may_be_ambiguous and bool(counters.ambiguous)
+
+    def wider(self, columns: Columns) -> Keys | None:
+        """The keys in the next form, which takes more values; None if this one takes all.
+
+        Two keys share a word so rarely that grouping by row is the best answer.
+        """
+        if not self.query.form.may_be_ambiguous:
+            return None
+        return Keys(replace(self.query, chosen=BY_ROW if self.query.chosen is None else None))
+
+    def decoded(self, call: Call, columns: list[Made], groups: int) -> list[Made]:
+        """The key columns of the groups, from the columns that the kernels wrote."""
+        return columns
 
 
 def representations_of(query: Query) -> list[Query]:
     """The query, and those that ``narrowed`` or ``numbered_by_ranges`` may make of it."""
-    forms: list[Form] = []
-    if (query.form.made_words and query.is_integral) or query.may_fill:
-        forms.append(RANGED)
-        if query.form == HASHED:
-            forms.append(WIDE_RANGED)
-    if query.may_be_coded:
-        forms.append(CODED)
+    ranged = (query.form.made_words > 0 and query.is_integral) or query.may_fill
+    forms = [RANGED] if ranged else []
+    forms += [WIDE_RANGED] if ranged and query.form == HASHED else []
+    forms += [CODED] if query.may_be_coded else []
     return [query, *(replace(query, chosen=form) for form in forms)]
 
 
-def _bounds(call: Call) -> list[tuple[int, int]]:
-    columns = len(call.query.keys)
-    seen = (ctypes.c_uint64 * (2 * columns))()
-    # as the kernel keeps them, all ones are the bounds of nothing
-    call.summarised("ranges", summary.SEGMENTS, tuning.SEGMENT, seen, 0xFF)
-    return [bounds_of(seen[2 * i], seen[2 * i + 1]) for i in range(columns)]
+def make_words(call: Call, kernel: str, *operands: Any) -> None:
+    """Fill the columns of made words by a kernel."""
+    words = call.query.form.made_words
+    end = len(call.columns) - (call.query.extra_columns - words)
+    for i in range(1, words + 1):
+        call.columns[end - i].data = call.allocate(8 * call.rows).ptr
+    call.launch_over(kernel, call.rows, call.args, call.columns, *operands)
+
+
+# ---- hashes --------------------------------------------------------------------------------------
 
 
 def verified(call: Call, counters: Counters) -> Counters:
@@ -120,10 +108,8 @@ def verified(call: Call, counters: Counters) -> Counters:
     index = Index(call.allocate(size).ptr, slots, stride)
     fill(index.at, 0xFF, size, call.handle)
     call.args.groups = groups
-    blocks = call.spread(max(groups, 1), SMALL_BLOCK)
-    call.launch("index_groups", blocks, SMALL_BLOCK, call.args, call.columns, index)
-    blocks = call.spread(call.rows, SMALL_BLOCK)
-    call.launch("verify", blocks, SMALL_BLOCK, call.args, call.columns, index)
+    call.launch_over("index_groups", max(groups, 1), call.args, call.columns, index)
+    call.launch_over("verify", call.rows, call.args, call.columns, index)
     return call.counters()
 
 
@@ -144,21 +130,10 @@ def slot_words(query: Query, mean_bytes: Sequence[float]) -> int:
 
 
 def _mean_bytes(call: Call) -> list[float]:
-    """Of the strings of each string column, those of a slice as those of the whole column."""
+    """Mean bytes of each string column, of a slice as of the column that it is cut from."""
     means, column = [], 0
     for key in call.query.keys:
         if key.string:
             means.append(call.columns[column + 1].offset / max(call.rows, 1))
         column += 2 if key.string else 1
     return means
-
-
-def make_words(call: Call) -> None:
-    """Fill the columns behind the inputs: the witnesses, the words."""
-    query = call.query
-    words = query.form.made_words
-    end = len(call.columns) - (query.extra_columns - words)
-    for i in range(1, words + 1):
-        call.columns[end - i].data = call.allocate(8 * call.rows).ptr
-    blocks = call.spread(call.rows, SMALL_BLOCK)
-    call.launch("make_words", blocks, SMALL_BLOCK, call.args, call.columns)

@@ -1,19 +1,19 @@
 """One query for all that differ in the order in which columns and aggregations were listed.
 
-Machine code is compiled for the query in canonical order; what it makes is put back in the order
+Machine code is compiled for the query in canonical order; its columns are put back in the order
 that was asked for. Where a key column has nulls, it is compiled for key columns that all may have
 some, and so are inputs: kernels find no mask where there is none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import TYPE_BYTES, KernelOutput, KernelState
+from dask_gpuagg.cuda.query.types import TYPE_BYTES
 
 # States of an input in their order, in which most users ask for them. One that reads no input
 # stands among those of the first.
@@ -34,33 +34,19 @@ _Key = tuple[int, str, bool, _Uses]
 
 
 class Canonical(NamedTuple):
-    """A query in canonical order.
-
-    Attributes
-    ----------
-    query : Query
-    inputs : tuple of int
-        Of each input of ``query`` its place among those that were asked for.
-    outputs : tuple of int
-        Of each output that was asked for its place in ``query``.
-    """
+    """A query in canonical order."""
 
     query: Query
+    # of each input of the query its place among those that were asked for
     inputs: tuple[int, ...]
+    # of each output that was asked for its place in the query
     outputs: tuple[int, ...]
 
 
 @lru_cache(1024)
 def canonical(query: Query) -> Canonical:
-    """The same query in canonical order.
+    """Order the parts of a query whose states are all read by outputs.
 
-    Parameters
-    ----------
-    query : Query
-        Whose states are all read by outputs.
-
-    Notes
-    -----
     Inputs are ordered by type and use, those that one output needs side by side. Inputs that are
     alike in both keep their order, which makes no difference.
     """
@@ -68,12 +54,22 @@ def canonical(query: Query) -> Canonical:
     inputs = _ordered_inputs(query)
     place = _places(inputs)
     moved = [s._replace(inputs=tuple(place[i] for i in s.inputs)) for s in query.states]
-    states = sorted(range(len(moved)), key=lambda i: _state_key(moved[i]))
+
+    def state_key(i: int) -> tuple[int, int, tuple[int, ...], str]:
+        rank, inputs = STATES_IN_ORDER.index(moved[i].policy), moved[i].inputs
+        return min(inputs, default=0), rank, inputs, moved[i].ctype or ""
+
+    def output_key(i: int) -> tuple[int, bool, tuple[int, ...]]:
+        output = unordered[i]
+        inputs = ordered_states[output.states[0]].inputs
+        return min(inputs, default=0), output.policy in _LAST, output.states
+
+    states = sorted(range(len(moved)), key=state_key)
     place, ordered_states = _places(states), [moved[i] for i in states]
     unordered = [output.renumbered(place) for output in query.outputs]
     # backwards by name: fields of moments as they are asked for, and losses last
     by_name = sorted(range(len(unordered)), key=lambda i: unordered[i].code, reverse=True)
-    outputs = sorted(by_name, key=lambda i: _output_key(unordered[i], ordered_states))
+    outputs = sorted(by_name, key=output_key)
     ordered = replace(
         query,
         inputs=tuple([query.inputs[i] for i in inputs]),
@@ -130,15 +126,3 @@ def _ordered_inputs(query: Query) -> list[int]:
     bundles = [[i for i, of in enumerate(linked) if of == first] for first in sorted(set(linked))]
     bundles = [sorted(bundle, key=lambda i: keys[i]) for bundle in bundles]
     return [i for bundle in sorted(bundles, key=lambda b: [keys[i] for i in b]) for i in bundle]
-
-
-def _state_key(state: KernelState) -> tuple[int, int, tuple[int, ...], str]:
-    rank = STATES_IN_ORDER.index(state.policy)
-    return min(state.inputs, default=0), rank, state.inputs, state.ctype or ""
-
-
-def _output_key(
-    output: KernelOutput, states: Sequence[KernelState]
-) -> tuple[int, bool, tuple[int, ...]]:
-    inputs = states[output.states[0]].inputs
-    return min(inputs, default=0), output.policy in _LAST, output.states

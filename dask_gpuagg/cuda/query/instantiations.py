@@ -1,4 +1,4 @@
-"""What NVRTC instantiates: each translation unit is a list of headers and of name expressions."""
+"""Translation units that NVRTC compiles: headers, and name expressions to instantiate."""
 
 from __future__ import annotations
 
@@ -9,57 +9,27 @@ from dask_gpuagg.cuda.query.types import SORTED_TYPES, TYPE_BYTES
 
 
 class TranslationUnit(NamedTuple):
-    """What is compiled together.
+    """CUDA C++ that is compiled together.
 
-    Attributes
-    ----------
-    source : str
-        CUDA C++; it may include any file of ``kernels/``.
-    kernels : dict of str to str
-        The name expression of each kernel, by the name that the host launches it by.
+    ``kernels`` has the name expression of each kernel, by the name that the host launches it by.
     """
 
     source: str
     kernels: dict[str, str]
 
 
-class Instances(NamedTuple):
-    """A part of a query's kernels that is compiled on its own.
+class Instances:
+    """A part of a query's kernels that is compiled on its own: files of ``kernels/`` and kernels.
 
-    Attributes
-    ----------
-    headers : tuple of str
-        Files of ``kernels/``.
-    kernels : dict of str to str
-        Name expressions in the namespace ``gpuagg``, by the kernels' names on the host. ``Asked``
-        is the query, ``Made`` its outputs, ``Kept`` its states; numbers in braces are the query's.
+    The name expressions are in the namespace ``gpuagg``. ``Asked`` is the query, ``Made`` its
+    outputs, ``Kept`` its states; numbers in braces are the query's.
     """
 
-    headers: tuple[str, ...]
-    kernels: dict[str, str]
+    def __init__(self, *headers: str, **kernels: str) -> None:
+        self.headers, self.kernels = headers, kernels
 
 
-def _partitioned(kernel: str) -> Instances:
-    """The instances of a kernel of partitions, whose name ends in how they hold the keys."""
-    words = "Striped" if kernel in SLOTS else "WholeWords"
-    words = "NarrowWords" if kernel.endswith("_narrow") else words
-    if kernel.startswith("scatter"):
-        template = "scatter_hot" if kernel.startswith("scatter_hot") else "scatter"
-        items = "{wide_items}" if kernel.startswith("scatter_wide") else "{items}"
-        expression = f"{template}<Asked, {{scatter_threads}}, {items}, {words}>"
-        return Instances(("pgb_tr/scatter.cuh",), {kernel: expression})
-    if words == "Striped":
-        expression = "aggregate_striped<Asked, Made, {keys}, {threads}, {unroll}>"
-        return Instances(("pgb_tr/striped.cuh",), {kernel: expression})
-    crowded = kernel.startswith("aggregate_crowded")
-    crowds = "Crowds<Kept, {crowds}>" if crowded else "NoCrowds"
-    expression = f"aggregate<Asked, Made, {{keys}}, {crowds}, {words}, {{threads}}, {{unroll}}>"
-    return Instances(("pgb_tr/aggregate.cuh",), {kernel: expression})
-
-
-# Most calls need a fraction of a query's kernels, so each unit is compiled when a call first needs
-# one of its kernels. The core has what every call needs; few rows go to the table of `lphga` at
-# once, many are sampled first, and these seldom need that table.
+# Each unit is compiled when a call first needs one of its kernels; the core is for every call.
 CORE = "core"
 WHOLE_WORDS = ("scatter", "scatter_wide", "scatter_hot", "aggregate", "aggregate_crowded")
 NARROW_WORDS = tuple(f"{kernel}_narrow" for kernel in WHOLE_WORDS)
@@ -73,126 +43,124 @@ OF_NUMBERED_KEYS = (
     *(*NARROW_WORDS, "fold_narrow", "direct_shared", "direct_global"),
     *(*SLOTS, "fold_striped"),
 )
-_FOLDED_WORDS = ("WholeWords", "NarrowWords", "Striped")
+# How partitions hold the keys, by the ends of the kernels' names, and the templates of these.
+_WORDS = {"": "WholeWords", "_narrow": "NarrowWords", "_striped": "Striped"}
+_SCATTERED = "<Asked, {scatter_threads}, {items}, WORDS>"
+_GROUPED = "WORDS, {threads}, {unroll}>"
+_OF_PARTITIONS = {
+    "scatter": f"scatter{_SCATTERED}",
+    "scatter_wide": f"scatter{_SCATTERED}".replace("items", "wide_items"),
+    "scatter_hot": f"scatter_hot{_SCATTERED}",
+    "aggregate": f"aggregate<Asked, Made, {{keys}}, NoCrowds, {_GROUPED}",
+    "aggregate_crowded": f"aggregate<Asked, Made, {{keys}}, Crowds<Kept, {{crowds}}>, {_GROUPED}",
+    "fold": "fold<Asked, Made, {keys}, WORDS, FOLD_UNROLL>",
+}
+
+
+def _partitioned(kernel: str) -> Instances:
+    if kernel == "aggregate_striped":
+        expression = "aggregate_striped<Asked, Made, {keys}, {threads}, {unroll}>"
+        return Instances("pgb_tr/striped.cuh", aggregate_striped=expression)
+    name = kernel.removesuffix("_narrow").removesuffix("_striped")
+    expression = _OF_PARTITIONS[name].replace("WORDS", _WORDS[kernel.removeprefix(name)])
+    return Instances(f"pgb_tr/{name.partition('_')[0]}.cuh", **{kernel: expression})
+
 
 UNITS: dict[str, Instances] = {
     CORE: Instances(
-        ("lphga/lphga.cuh", "output/output.cuh"),
-        {
-            "clear": "clear<Asked>",
-            "collect": "collect<Asked, Made>",
-            "write": "write<Asked, Made, {keys}>",
-        },
+        "lphga/lphga.cuh",
+        "output/output.cuh",
+        clear="clear<Asked>",
+        collect="collect<Asked, Made>",
+        write="write<Asked, Made, {keys}>",
     ),
-    "lphga": Instances(("lphga/lphga.cuh",), {"lphga": "lphga<Asked, {threads}, {unroll}>"}),
+    "lphga": Instances("lphga/lphga.cuh", lphga="lphga<Asked, {threads}, {unroll}>"),
     "sample": Instances(
-        ("estimate/sample.cuh", "estimate/summarise.cuh", "estimate/check.cuh"),
-        {
-            "sample": "sample<Asked>",
-            "summarise": "summarise",
-            "check": "check",
-            "check_hot": "check_hot",
-        },
+        "estimate/sample.cuh",
+        "estimate/summarise.cuh",
+        "estimate/check.cuh",
+        sample="sample<Asked>",
+        summarise="summarise",
+        check="check",
+        check_hot="check_hot",
     ),
     "transfer": Instances(
-        ("lphga/lphga.cuh",),
-        {"clear_target": "clear_target<Asked>", "transfer": "transfer<Asked>"},
+        "lphga/lphga.cuh", clear_target="clear_target<Asked>", transfer="transfer<Asked>"
     ),
     "sp_ega": Instances(
-        ("sp_ega/sp_ega.cuh",),
-        {
-            "first_place": "place_rows<Asked, true, {threads}, {unroll}>",
-            "list_free": "list_free",
-            "next_place": "place_rows<Asked, false, {threads}, {unroll}>",
-        },
+        "sp_ega/sp_ega.cuh",
+        first_place="place_rows<Asked, true, {threads}, {unroll}>",
+        list_free="list_free",
+        next_place="place_rows<Asked, false, {threads}, {unroll}>",
     ),
-    "hgb": Instances(("hgb/hgb.cuh",), {"hgb": "hgb<Asked, InTable, {threads}, {unroll}>"}),
-    "hgb_runs": Instances(
-        ("hgb/hgb.cuh",), {"hgb_runs": "hgb<Asked, InRegisters, {threads}, {unroll}>"}
-    ),
+    "hgb": Instances("hgb/hgb.cuh", hgb="hgb<Asked, InTable, {threads}, {unroll}>"),
+    "hgb_runs": Instances("hgb/hgb.cuh", hgb_runs="hgb<Asked, InRegisters, {threads}, {unroll}>"),
     "direct_shared": Instances(
-        ("direct/direct.cuh",),
-        {"direct_shared": "direct<Asked, Shared, {threads}, {unroll}>"},
+        "direct/direct.cuh", direct_shared="direct<Asked, Shared, {threads}, {unroll}>"
     ),
     "direct_global": Instances(
-        ("direct/direct.cuh", "direct/name_slots.cuh"),
-        {
-            "direct_global": "direct<Asked, Global, {threads}, {unroll}>",
-            "name_slots": "name_slots",
-        },
+        "direct/direct.cuh",
+        "direct/name_slots.cuh",
+        direct_global="direct<Asked, Global, {threads}, {unroll}>",
+        name_slots="name_slots",
     ),
-    **{kernel: _partitioned(kernel) for kernel in PARTITIONED},
-    **{
-        kernel: Instances(
-            ("pgb_tr/fold.cuh",), {kernel: f"fold<Asked, Made, {{keys}}, {words}, FOLD_UNROLL>"}
-        )
-        for kernel, words in zip(FOLDS, _FOLDED_WORDS, strict=True)
-    },
+    **{kernel: _partitioned(kernel) for kernel in (*PARTITIONED, *FOLDS)},
     "absorb": Instances(
-        ("pgb_tr/absorb.cuh",),
-        {
-            "absorb": "absorb<Asked>",
-            "append_others": "append_others<Asked, Made, {keys}>",
-            "recount": "recount<Asked, Made>",
-        },
+        "pgb_tr/absorb.cuh",
+        absorb="absorb<Asked>",
+        append_others="append_others<Asked, Made, {keys}>",
+        recount="recount<Asked, Made>",
     ),
     "room": Instances(
-        ("pgb_tr/room.cuh",),
-        {"count_partitions": "count_partitions<Asked>", "lay_out": "lay_out<ROOM_THREADS>"},
+        "pgb_tr/room.cuh",
+        count_partitions="count_partitions<Asked>",
+        lay_out="lay_out<ROOM_THREADS>",
     ),
-    "count": Instances(("estimate/count.cuh",), {"count_keys": "count_keys<Asked>"}),
-    "words": Instances(("key/verify.cuh",), {"make_words": "make_words<Asked>"}),
+    "count": Instances("estimate/count.cuh", count_keys="count_keys<Asked>"),
+    "words": Instances("key/verify.cuh", make_words="make_words<Asked>"),
     "codes": Instances(
-        ("key/verify.cuh", "output/coded.cuh", "sgb/scan.cuh"),
-        {
-            "make_codes": "make_codes<Asked>",
-            "measure_texts": "measure_texts",
-            "scan_texts": "scan_tiles<u64>",
-            "write_texts": "write_texts",
-            "write_integers": "write_integers",
-        },
+        "key/verify.cuh",
+        "output/coded.cuh",
+        "sgb/scan.cuh",
+        make_codes="make_codes<Asked>",
+        measure_texts="measure_texts",
+        scan_texts="scan_tiles<u64>",
+        write_texts="write_texts",
+        write_integers="write_integers",
     ),
-    "bytes": Instances(("estimate/bytes.cuh",), {"bytes": "bytes<Asked>"}),
-    "ranges": Instances(("estimate/ranges.cuh",), {"ranges": "ranges<Asked>"}),
+    "bytes": Instances("estimate/bytes.cuh", bytes="bytes<Asked>"),
+    "ranges": Instances("estimate/ranges.cuh", ranges="ranges<Asked>"),
     "verify": Instances(
-        ("key/verify.cuh",),
-        {"index_groups": "index_groups<Asked>", "verify": "verify<Asked, VERIFY_UNROLL>"},
+        "key/verify.cuh", index_groups="index_groups<Asked>", verify="verify<Asked, VERIFY_UNROLL>"
     ),
     "dictionary": Instances(
-        ("key/dictionary.cuh",),
-        {"copy_texts": "copy_texts<Asked>", "rows_of_codes": "rows_of_codes"},
+        "key/dictionary.cuh", copy_texts="copy_texts<Asked>", rows_of_codes="rows_of_codes"
     ),
     "encode_near": Instances(
-        ("key/dictionary.cuh",), {"encode_near": "encode_texts<Asked, true, NEAR_THREADS>"}
+        "key/dictionary.cuh", encode_near="encode_texts<Asked, true, NEAR_THREADS>"
     ),
     "encode_far": Instances(
-        ("key/dictionary.cuh",), {"encode_far": "encode_texts<Asked, false, SMALL_BLOCK>"}
+        "key/dictionary.cuh", encode_far="encode_texts<Asked, false, SMALL_BLOCK>"
     ),
-    "encode": Instances(
-        ("sgb/encode.cuh",), {"entries": "make_entries", "encode": "encode<Asked, {unroll}>"}
-    ),
-    "scan": Instances(("sgb/scan.cuh",), {"scan_tiles": "scan_tiles<u32>"}),
+    "encode": Instances("sgb/encode.cuh", entries="make_entries", encode="encode<Asked, {unroll}>"),
+    "scan": Instances("sgb/scan.cuh", scan_tiles="scan_tiles<u32>"),
     "range": Instances(
-        ("sgb/range.cuh",),
-        {
-            "find_range": "find_range<Asked>",
-            "mark_keys": "mark_keys<Asked>",
-            "count_marks": "count_marks",
-            "number_marks": "number_marks",
-            "encode_range": "encode_range<Asked>",
-            "write_range": "write_range<Asked, Made, {keys}>",
-        },
+        "sgb/range.cuh",
+        find_range="find_range<Asked>",
+        mark_keys="mark_keys<Asked>",
+        count_marks="count_marks",
+        number_marks="number_marks",
+        encode_range="encode_range<Asked>",
+        write_range="write_range<Asked, Made, {keys}>",
     ),
     "runs": Instances(
-        ("sgb/runs.cuh",),
-        {
-            "count_runs": "count_runs<Asked, {unroll}>",
-            "reduce_runs": "reduce_runs<Asked, {unroll}>",
-        },
+        "sgb/runs.cuh",
+        count_runs="count_runs<Asked, {unroll}>",
+        reduce_runs="reduce_runs<Asked, {unroll}>",
     ),
 }
-DICTIONARY = tuple(unit for unit, made in UNITS.items() if "key/dictionary.cuh" in made.headers)
-_UNIT_OF = {kernel: unit for unit, made in UNITS.items() for kernel in made.kernels}
+DICTIONARY = tuple(unit for unit, part in UNITS.items() if "key/dictionary.cuh" in part.headers)
+_UNIT_OF = {kernel: unit for unit, part in UNITS.items() for kernel in part.kernels}
 
 
 def unit_of(kernel: str) -> str:
@@ -214,20 +182,10 @@ _OF_MANY_KEYS = (
 
 
 def first_units(units: Sequence[str], sampled: bool, many_keys: bool = False) -> tuple[str, ...]:
-    """Those that a query is likely to need at its first call, the surest first.
+    """Units that a query is likely to need at its first call, the surest first.
 
-    Parameters
-    ----------
-    units : sequence of str
-        Those that it has: ``Query.units``.
-    sampled : bool
-        Whether the call has so many rows that it samples them first.
-    many_keys : bool
-        Whether the kernels that scatter rows first are wanted too.
-
-    Returns
-    -------
-    tuple of str
+    ``sampled`` is whether the call has so many rows that it samples them; ``many_keys`` asks for
+    the kernels that scatter rows first, too.
     """
     likely: tuple[str, ...] = _OF_FEW_KEYS if sampled else _OF_FEW_ROWS
     if many_keys:
@@ -235,12 +193,13 @@ def first_units(units: Sequence[str], sampled: bool, many_keys: bool = False) ->
     return tuple(unit for unit in likely if unit in units)
 
 
-def _including(*headers: str) -> str:
-    return "".join(f'#include "{header}"\n' for header in headers) + "using namespace gpuagg;\n"
+def _unit(headers: Sequence[str], kernels: dict[str, str]) -> TranslationUnit:
+    includes = "".join(f'#include "{header}"\n' for header in headers)
+    return TranslationUnit(f"{includes}using namespace gpuagg;\n", kernels)
 
 
 def sorting() -> TranslationUnit:
-    """The kernels that sort, the same for all queries: by the bytes of words, or by value types."""
+    """The kernels that sort, by the bytes of words or by value types; they serve all queries."""
     words = {4: "u32", 8: "u64"}
     kernels = {
         "scan_digits": "scan_digits",
@@ -257,39 +216,27 @@ def sorting() -> TranslationUnit:
     for ctype in SORTED_TYPES:
         kernels[f"words_{ctype}"] = f"make_words<{ctype}>"
         kernels[f"quantiles_{ctype}"] = f"quantiles<{ctype}, Numbers>"
-    return TranslationUnit(_including("sgb/radix.cuh", "sgb/segments.cuh"), kernels)
+    return _unit(("sgb/radix.cuh", "sgb/segments.cuh"), kernels)
 
 
 def selecting(ctype: str, ticks: bool = False) -> TranslationUnit:
     """The kernels that select values of one type; see ``algorithms/select.py``.
 
-    Parameters
-    ----------
-    ctype : str
-    ticks : bool
-        Whether quantiles are ticks of the values' type, as of datetimes, or numbers in float64.
+    Quantiles are in float64, or ticks of the values' type, as of datetimes.
     """
     word = "u64" if TYPE_BYTES[ctype] == 8 else "u32"
     between = "Ticks" if ticks else "Numbers"
     several = "COUNT_THREADS, COUNT_BLOCKS, COUNT_ITEMS"
     one = "ONE_BLOCK_THREADS, 1, COUNT_ITEMS"
     kernels = {
-        "sample_rows": f"sample_rows<{ctype}>",
-        "aim": f"aim<{word}>",
         "count_in_blocks": f"count_in_blocks<{ctype}, {several}>",
         "count_in_one_block": f"count_in_blocks<{ctype}, {one}>",
         "count_in_memory": f"count_in_memory<{ctype}, {several}>",
-        "narrow": f"narrow<{word}>",
-        "pick": f"pick<{word}>",
-        "read_ranks": f"read_ranks<{word}>",
         "quantiles_found": f"quantiles_found<{ctype}, {between}>",
-        "count_sampled": "count_sampled",
-        "divide_groups": "divide_groups",
         "scan_groups": "scan_tiles<u32>",
-        "find_parts": f"find_parts<{ctype}>",
-        "find_widest": "find_widest",
-        "count_parts": f"count_parts<{word}>",
-        "sum_parts": "sum_parts",
     }
-    headers = ("select/distinct.cuh", "select/pick.cuh", "sgb/scan.cuh")
-    return TranslationUnit(_including(*headers), kernels)
+    plain = ("count_sampled", "divide_groups", "find_widest", "sum_parts")
+    of_words = ("aim", "narrow", "pick", "read_ranks", "count_parts")
+    kernels |= {name: name for name in plain} | {name: f"{name}<{word}>" for name in of_words}
+    kernels |= {name: f"{name}<{ctype}>" for name in ("sample_rows", "find_parts")}
+    return _unit(("select/distinct.cuh", "select/pick.cuh", "sgb/scan.cuh"), kernels)

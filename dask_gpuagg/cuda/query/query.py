@@ -5,16 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
-from dask_gpuagg.cuda.query import tuning
-from dask_gpuagg.cuda.query.forms import (
-    BY_ROW,
-    HASHED,
-    PACKED,
-    WIDE,
-    Form,
-    form_of_columns,
-    key_bits,
-)
+from dask_gpuagg.cuda.query.forms import BY_ROW, HASHED, PACKED, WIDE, Form
 from dask_gpuagg.cuda.query.instantiations import (
     DICTIONARY,
     FOLDS,
@@ -22,6 +13,7 @@ from dask_gpuagg.cuda.query.instantiations import (
     UNITS,
     TranslationUnit,
 )
+from dask_gpuagg.cuda.query.tuning import CODED_COLUMNS, TOLD_COLUMNS
 from dask_gpuagg.cuda.query.types import (
     HEAVY,
     OF_NUMBERS,
@@ -37,37 +29,22 @@ from dask_gpuagg.cuda.query.types import (
 
 @dataclass(frozen=True)
 class Query:
-    """Everything that the machine code of a query depends on.
-
-    Attributes
-    ----------
-    keys : tuple of KeyPart
-    keep_nulls : bool
-        Whether null keys form groups.
-    inputs : tuple of ValuePart
-    states : tuple of KernelState
-    outputs : tuple of KernelOutput
-    chosen : Form, optional
-        The form of the keys, where a sample of the values has shown another to serve than that of
-        the columns, or words made of the keys were in doubt.
-    counting : bool
-        Whether the kernels count the slots that rows look at, which slows them down.
-    untransformed : bool
-        Whether partitions hold the numbers of their rows, by which the values are gathered, instead
-        of copies of the values.
-    """
+    """Everything that the machine code of a query depends on."""
 
     keys: tuple[KeyPart, ...]
+    # whether null keys form groups
     keep_nulls: bool
     inputs: tuple[ValuePart, ...]
     states: tuple[KernelState, ...]
     outputs: tuple[KernelOutput, ...]
+    # the form of the keys where it is not that of the columns
     chosen: Form | None = None
+    # whether the kernels count the slots that rows look at, which slows them down
     counting: bool = False
+    # whether partitions hold the numbers of their rows, by which values are gathered, and no values
     untransformed: bool = False
 
-    # A call looks its kernels up by the query several times, so the hash is kept; it differs in
-    # other processes.
+    # a call looks its kernels up several times; the hash differs in other processes
     @cached_property
     def _hash(self) -> int:
         return hash((self.keys, self.inputs, self.states, self.outputs))
@@ -81,22 +58,20 @@ class Query:
     @cached_property
     def form(self) -> Form:
         """How tables hold the keys."""
-        return self.chosen or form_of_columns(self.keys, self.keep_nulls)
-
-    @property
-    def wider(self) -> Query | None:
-        """The query with its keys in the next form that takes more values; None if this takes all.
-
-        Behind a form that was chosen for some values comes that of the columns.
-        """
-        if not self.form.may_be_ambiguous:
-            return None
-        return replace(self, chosen=BY_ROW if self.chosen is None else None)
+        if self.chosen is not None:
+            return self.chosen
+        if any(key.string for key in self.keys):
+            return HASHED
+        # the null of a single key of 64 bits has an extra slot
+        if self.word_bits <= 64 or (len(self.keys) == 1 and TYPE_BYTES[self.keys[0].ctype] == 8):
+            return PACKED
+        return WIDE if self.word_bits <= 128 else HASHED
 
     @cached_property
     def word_bits(self) -> int:
-        """Bits of a packed key's word."""
-        return key_bits(self.keys, self.keep_nulls)
+        """Bits of keys of fixed width, with a flag for each column whose nulls are kept."""
+        flags = sum(key.nullable for key in self.keys) if self.keep_nulls else 0
+        return flags + sum(8 * TYPE_BYTES[key.ctype] for key in self.keys)
 
     @cached_property
     def is_by_text(self) -> bool:
@@ -105,30 +80,21 @@ class Query:
 
     @cached_property
     def texts(self) -> Query:
-        """The query of the keys alone, by whose kernels strings become numbers.
-
-        It is the same for all aggregations.
-        """
+        """The query of the keys alone, by whose kernels strings become numbers."""
         return Query(self.keys, self.keep_nulls, (), (), (), chosen=BY_ROW)
-
-    @cached_property
-    def is_of_texts(self) -> bool:
-        """Whether it is ``texts`` of some query."""
-        one = len(self.keys) == 1 and self.keys[0].string
-        return one and self.form == BY_ROW and not (self.states or self.outputs)
 
     @cached_property
     def may_be_coded(self) -> bool:
         """Whether the keys are strings, and perhaps integers, that may have few values."""
         strings = [key.string for key in self.keys]
         fixed = [key for key in self.keys if not key.string]
-        few = any(strings) and len(self.keys) <= tuning.CODED_COLUMNS
+        few = any(strings) and len(self.keys) <= CODED_COLUMNS
         return self.form == HASHED and few and all(key.is_integral for key in fixed)
 
     @cached_property
     def may_fill(self) -> bool:
         """Whether keys that fit a word may be numbered by the combinations of their values."""
-        several = 1 < len(self.keys) <= tuning.TOLD_COLUMNS
+        several = 1 < len(self.keys) <= TOLD_COLUMNS
         return self.form == PACKED and several and self.is_integral
 
     @cached_property
@@ -156,7 +122,7 @@ class Query:
     @cached_property
     def extra_columns(self) -> int:
         """Columns behind keys and inputs: made words, or the ranges of the key columns."""
-        return self.form.extra_columns(len(self.keys))
+        return self.form.made_words + self.form.ranges * len(self.keys)
 
     @cached_property
     def is_integral(self) -> bool:
@@ -193,7 +159,10 @@ class Query:
     @cached_property
     def all_states(self) -> tuple[KernelState, ...]:
         """The states of a slot: those asked for, then what made words need."""
-        return (*self.states, *self.form.states(len(self.inputs)))
+        if not self.form.verifier:
+            return self.states
+        witness = (len(self.inputs),) if self.form.has_witness else ()
+        return (*self.states, KernelState(self.form.verifier, witness))
 
     @cached_property
     def slot_bytes(self) -> tuple[int, int]:
@@ -210,23 +179,28 @@ class Query:
     @cached_property
     def threads(self) -> int:
         """Threads of a block."""
+        # registers decide, of which a thread has 65,536 / threads; states of moments take three
         heavy = sum(3 if s.policy in HEAVY else 1 for s in self.all_states)
-        return tuning.block_threads(heavy, self.form == BY_ROW)
+        return 1024 if heavy <= 8 and self.form != BY_ROW else 512
 
     @cached_property
     def unroll(self) -> int:
-        """Rows that a thread has in flight."""
-        return tuning.unroll(1 if self.form.made_words else len(self.keys), len(self.all_inputs))
+        """Rows that a thread has in flight, by the columns that it reads of each."""
+        keys = 1 if self.form.made_words else len(self.keys)
+        return 4 if len(self.all_inputs) <= 4 and keys <= 2 else 2
 
     @cached_property
     def crowds(self) -> int:
         """Slots of a partition's table that get copies where many rows want them at once."""
-        return tuning.crowds(sum(self.slot_bytes) - 8)
+        # a block has several such keys, but the copies take room from its table
+        slots = 512 // max(1, sum(self.slot_bytes) - 8)
+        return 1 << (min(16, max(1, slots)).bit_length() - 1)
 
     @cached_property
     def scatter(self) -> tuple[int, int, int]:
         """Of the scatter: threads of a block, rows of a thread in ordinary and in large tiles."""
-        return tuning.scatter(self.widest)
+        # of many partitions tiles as large as shared memory allows make the longest runs
+        return (1024, 16, 24) if self.widest <= 8 else (512, 16, 24)
 
     @cached_property
     def widest(self) -> int:
@@ -240,24 +214,15 @@ class Query:
 
     @cached_property
     def can_fold_outputs(self) -> bool:
-        """Whether each output is made of one column, beside the sizes of groups.
-
-        Then it is known once this column has been folded.
-        """
-
-        def pass_of(state: KernelState) -> tuple[object, ...]:
-            return (*state.inputs, state.policy in OF_NUMBERS)
-
-        passes = [
-            {
-                pass_of(self.all_states[i])
-                for i in output.states
-                if self.all_states[i].policy != "Size"
-            }
-            for output in self.outputs
-        ]
-        few = len(self.all_states) <= STATES_AS_BITS
-        return self.can_fold and few and all(len(columns) <= 1 for columns in passes)
+        """Whether each output is made of one column, and complete once this has been folded."""
+        if not self.can_fold or len(self.all_states) > STATES_AS_BITS:
+            return False
+        for output in self.outputs:
+            states = [self.all_states[i] for i in output.states]
+            columns = {(*s.inputs, s.policy in OF_NUMBERS) for s in states if s.policy != "Size"}
+            if len(columns) > 1:
+                return False
+        return True
 
     @cached_property
     def has_row_numbers(self) -> bool:
@@ -274,7 +239,7 @@ class Query:
             missing.add("bytes")
         if not self.is_integral or self.form not in (WIDE, HASHED):
             missing.add("ranges")
-        if not self.is_of_texts:
+        if not (self == self.texts and len(self.keys) == 1 and self.keys[0].string):
             missing.update(DICTIONARY)
         if not self.can_fold:
             missing.update(FOLDS)
@@ -285,47 +250,20 @@ class Query:
         units = units or self.units
         headers = ["core/query.cuh", "output/output.cuh"]
         kernels: dict[str, str] = {}
-        for unit in units:
-            headers += [h for h in UNITS[unit].headers if h not in headers]
-            for name, expression in UNITS[unit].kernels.items():
-                kernels[name] = expression.format(**self._numbers)
-        key, row, columns = self._columns
-        includes = "".join(f'#include "{header}"\n' for header in headers)
-        fixed, replica = self.slot_bytes
-        flags = "#define GPUAGG_COUNT_PROBES\n" if self.counting else ""
-        if all(unit.startswith("scatter") for unit in units):
-            flags += "#define GPUAGG_READS_TWICE\n"
-        source = f"""{flags}{includes}
-namespace gpuagg {{
-using Key = {key};
-using Kept = States<{", ".join(s.code for s in self.all_states)}>;
-using Read = Row<{row}>;
-struct Asked : Query<Key, Kept, Read, {columns}, {_literal(self.untransformed)}> {{}};
-using Made = Outputs<{", ".join(o.code for o in self.outputs)}>;
-static_assert(8 + Kept::bytes(0) == {fixed} && Kept::bytes(1) - Kept::bytes(0) == {replica},
-              "the host assumes other sizes");
-}}
-using namespace gpuagg;
-"""
-        return TranslationUnit(source, kernels)
-
-    @property
-    def _numbers(self) -> dict[str, int]:
-        """The numbers of the kernels' name expressions."""
-        threads, items, wide_items = self.scatter
-        return {
+        scatter_threads, items, wide_items = self.scatter
+        numbers = {
             "keys": self.key_outputs,
             "threads": self.threads,
             "unroll": self.unroll,
             "crowds": self.crowds,
-            "scatter_threads": threads,
+            "scatter_threads": scatter_threads,
             "items": items,
             "wide_items": wide_items,
         }
-
-    @property
-    def _columns(self) -> tuple[str, str, int]:
-        """C++ types of the keys and of the inputs of a row, and how many columns there are."""
+        for unit in units:
+            headers += [h for h in UNITS[unit].headers if h not in headers]
+            for name, expression in UNITS[unit].kernels.items():
+                kernels[name] = expression.format(**numbers)
         keys, column = [], 0
         for key in self.keys:
             kind = "StringColumn" if key.string else "KeyColumn"
@@ -341,7 +279,24 @@ using namespace gpuagg;
         arguments = map(str, self.form.arguments(column, len(self.states)))
         key_type = ", ".join((_literal(self.keep_nulls), *arguments, *keys))
         columns = self.first_input + len(self.inputs) + self.extra_columns
-        return f"{self.form.name}<{key_type}>", ", ".join(inputs), max(columns, 1)
+        includes = "".join(f'#include "{header}"\n' for header in headers)
+        fixed, replica = self.slot_bytes
+        flags = "#define GPUAGG_COUNT_PROBES\n" if self.counting else ""
+        if all(unit.startswith("scatter") for unit in units):
+            flags += "#define GPUAGG_READS_TWICE\n"
+        source = f"""{flags}{includes}
+namespace gpuagg {{
+using Key = {self.form.name}<{key_type}>;
+using Kept = States<{", ".join(s.code for s in self.all_states)}>;
+using Read = Row<{", ".join(inputs)}>;
+struct Asked : Query<Key, Kept, Read, {max(columns, 1)}, {_literal(self.untransformed)}> {{}};
+using Made = Outputs<{", ".join(o.code for o in self.outputs)}>;
+static_assert(8 + Kept::bytes(0) == {fixed} && Kept::bytes(1) - Kept::bytes(0) == {replica},
+              "the host assumes other sizes");
+}}
+using namespace gpuagg;
+"""
+        return TranslationUnit(source, kernels)
 
 
 def _literal(value: bool) -> str:

@@ -1,9 +1,8 @@
-"""Numbers that host and device share, and the sizes that were tuned by measurement.
+"""Numbers that host and device share, tuned by measurement on one H200.
 
-Each public number of this module is a constant of the same name in ``constants.cuh``, which NVRTC
-gets beside the files of ``kernels/``. The functions below give the sizes that depend on a query,
-which its kernels have as template arguments. All were measured on one H200; so far no other
-architecture has sizes of its own.
+Each public number is a constant of this name in ``constants.cuh``, which NVRTC gets beside the
+files of ``kernels/``. Sizes that depend on a query are properties of ``Query``: its kernels have
+them as template arguments.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ ENCODE_THREADS = 512
 HOT_AT_MOST = 384
 HOT_COPIED = 16
 # Of skewed keys one row in so many is counted by its partition, which gets room for as many
-# deviations of the rows that the count leads to expect, and for some rows more.
+# deviations of the rows expected by the count, and for some rows more.
 ROOM_OF = 16
 ROOM_SIGMAS = 5
 ROOM_MORE = 64
@@ -107,43 +106,3 @@ def constants() -> str:
     numbers = {name: value for name, value in globals().items() if name.isupper()}
     lines = (f"constexpr unsigned {name} = {value};\n" for name, value in numbers.items())
     return f"#pragma once\nnamespace gpuagg {{\n{''.join(lines)}}}\n"
-
-
-def block_threads(heavy: int, by_row: bool) -> int:
-    """Threads of a block: registers decide, of which a thread has 65,536 / threads.
-
-    Parameters
-    ----------
-    heavy : int
-        States of a group, those of moments counted three times.
-    by_row : bool
-        Whether keys are compared row by row.
-    """
-    return 1024 if heavy <= 8 and not by_row else 512
-
-
-def unroll(keys: int, inputs: int) -> int:
-    """Rows that a thread has in flight, by the columns that it reads of each."""
-    return 4 if inputs <= 4 and keys <= 2 else 2
-
-
-def crowds(state_bytes: int) -> int:
-    """Slots of a partition's table that get copies where many rows want them at once.
-
-    A power of two. A block has several such keys, but the copies take room from its table.
-    """
-    return 1 << (min(16, max(1, 512 // max(1, state_bytes))).bit_length() - 1)
-
-
-def scatter(widest: int) -> tuple[int, int, int]:
-    """Of the scatter: threads of a block, and rows of a thread in each tile.
-
-    The second number of rows is for many partitions: a tile's rows of one partition leave it
-    together, so tiles as large as shared memory allows make the longest runs.
-
-    Parameters
-    ----------
-    widest : int
-        Bytes of the widest column that is moved, words included.
-    """
-    return (1024, 16, 24) if widest <= 8 else (512, 16, 24)

@@ -1,4 +1,4 @@
-"""What a query is made of: key columns, inputs, states, outputs, as the kernels' types.
+"""Key columns, inputs, states and outputs of a query, as the types of the kernels.
 
 They are tuples, which are hashed and compared fast: each call looks its query up.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# Bytes of shared memory per slot: what a slot has once, and what each replica has. The
+# Bytes of shared memory per slot: those that a slot has once, and those of each replica. The
 # specialisations that the tests compile assert them.
 STATE_BYTES: dict[str, tuple[int, int]] = {
     "Size": (0, 4),
@@ -35,23 +35,14 @@ TYPE_BYTES = {
     "u8": 1, "u16": 2, "u32": 4, "u64": 8,
     "f32": 4, "f64": 8, "i128": 16,
 }  # fmt: skip
-# Those that are sorted: a word has 8 bytes at most.
+# Types that are sorted: a word has 8 bytes at most.
 SORTED_TYPES = tuple(ctype for ctype in TYPE_BYTES if ctype != "i128")
 # The type of an input of which only the validity is read.
 PRESENT = "present"
 
 
 class KeyPart(NamedTuple):
-    """One key column.
-
-    Attributes
-    ----------
-    ctype : str
-        A name of ``TYPE_BYTES``; for strings the type of the offsets, ``i32`` or ``i64``.
-    masked : bool
-        Whether the column has a null mask.
-    string : bool
-    """
+    """One key column; of strings ``ctype`` is the type of the offsets, ``i32`` or ``i64``."""
 
     ctype: str
     masked: bool
@@ -69,25 +60,16 @@ class KeyPart(NamedTuple):
 
 
 class ValuePart(NamedTuple):
-    """One input column: type and whether it has a null mask.
-
-    A type of ``present`` stands for a column of any type of which only the validity is read.
-    """
+    """One input column: its type, or ``PRESENT``, and whether it has a null mask."""
 
     ctype: str
     masked: bool
 
 
 class KernelState(NamedTuple):
-    """A state policy of ``kernels/aggregate/``.
+    """A state policy of ``kernels/aggregate/``, of the inputs in these places.
 
-    Attributes
-    ----------
-    policy : str
-    inputs : tuple of int
-        Positions in the query's inputs.
-    ctype : str, optional
-        The type that ``Min`` and ``Max`` order.
+    ``ctype`` is the type that ``Min`` and ``Max`` order.
     """
 
     policy: str
@@ -110,16 +92,8 @@ class KernelState(NamedTuple):
 class KernelOutput(NamedTuple):
     """An output policy of ``kernels/output/``.
 
-    Attributes
-    ----------
-    policy : str
-    states : tuple of int
-        Positions of the states that it reads; a count of values comes last.
-    ctype : str
-        Of its values.
-    nullable : bool
-    constants : tuple of int or bool
-        What else the policy takes.
+    ``states`` are the positions of the states that it reads, a count of values last; ``ctype`` is
+    the type of its values, and ``constants`` are the policy's further arguments.
     """
 
     policy: str

@@ -17,8 +17,12 @@ from dask_gpuagg.cuda.choice import summary, tables
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned, Sgb
 from dask_gpuagg.cuda.choice.summary import KeySummary, Numbers
 from dask_gpuagg.cuda.keys import ranges
-from dask_gpuagg.cuda.keys.codes import bounds_of
-from dask_gpuagg.cuda.keys.ranges import Numbering, numbered_by_ranges, numbered_by_steps
+from dask_gpuagg.cuda.keys.ranges import (
+    Numbering,
+    bounds_of,
+    numbered_by_ranges,
+    numbered_by_steps,
+)
 from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.structs import HotSeen, Summary
 from dask_gpuagg.cuda.runtime.driver import fill, read_back

@@ -2,7 +2,7 @@
 
 A task that runs out of device memory takes these steps, each only where those before have failed:
 
-1. the kernel that needs the least memory for its rows (``cuda/attempts.py``, below this module);
+1. the kernel that needs the least memory for its rows (``cuda/aggregate.py``, below this module);
 2. the same again, once cached memory is given back;
 3. the same without the task's finished tables, which leave for the host;
 4. its rows in halves, down to few; of a merge one part of the key hashes after the other;

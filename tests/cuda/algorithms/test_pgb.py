@@ -15,7 +15,7 @@ from dask_gpuagg.cuda.choice import partitions as partitioning
 from dask_gpuagg.cuda.choice.decision import PgbFold, PgbUr
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query import tuning
-from dask_gpuagg.cuda.query.forms import BY_ROW, CODED, Wide
+from dask_gpuagg.cuda.query.forms import BY_ROW, CODED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import Args, Counters, Table
 from dask_gpuagg.cuda.query.types import PRESENT, KernelOutput, KernelState, KeyPart, ValuePart
@@ -350,7 +350,7 @@ def test_columns_are_written_at_once_only_where_groups_are_final() -> None:
     assert hot.hot_buckets
     assert partitioning.writes_columns(bare, hot)
     wide = replace(bare, keys=(WORD, WORD))
-    assert isinstance(wide.form, Wide)
+    assert wide.form.has_witness
     assert partitioning.writes_columns(wide, hot)
     assert partitioning.writes_columns(wide, choose.decide(wide, 10**8, hashed, H200, "pgb_fold"))
     text = replace(bare, keys=(KeyPart("i32", False, string=True), WORD))

@@ -18,7 +18,8 @@ def test_a_failed_table_is_released_before_the_larger_one(monkeypatch: pytest.Mo
     seen: list[tuple[int, list[Any], Any]] = []
     call: Any = SimpleNamespace(
         args=Args(), query=SUM, rows=1_000, held=held, early=["columns"],
-        spread=lambda *_: 1, launch=lambda *_, **__: None, over=lambda args: [(args, None, 1_000)],
+        spread=lambda *_: 1, launch=lambda *_, **__: None, launch_over=lambda *_: None,
+        over=lambda args: [(args, None, 1_000)],
     )  # fmt: skip
 
     def table_of(of: Any, slots: int) -> Table:

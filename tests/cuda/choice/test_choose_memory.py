@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dask_gpuagg.cuda import attempts
+from dask_gpuagg.cuda import aggregate as attempts
 from dask_gpuagg.cuda.choice.choose import (
     decide,
     global_bytes,

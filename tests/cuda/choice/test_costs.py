@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dask_gpuagg.cuda import attempts
+from dask_gpuagg.cuda import aggregate as attempts
 from dask_gpuagg.cuda.choice import costs
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.query import Query

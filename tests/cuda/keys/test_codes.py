@@ -9,8 +9,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda.keys.codes import PIECES, WORD_BITS, codes_of, codes_of_seen
+from dask_gpuagg.cuda.keys.codes import codes_of, codes_of_seen
+from dask_gpuagg.cuda.keys.ranges import WORD_BITS
 from dask_gpuagg.cuda.query.structs import Codes, Seen
+from dask_gpuagg.cuda.query.tuning import PIECES
 from dask_gpuagg.cuda.query.types import KeyPart
 
 PLACES = 8 * PIECES

@@ -17,19 +17,18 @@ from hypothesis import strategies as st
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.choice.choose import decide
 from dask_gpuagg.cuda.choice.summary import KeySummary
+from dask_gpuagg.cuda.keys import narrowed
 from dask_gpuagg.cuda.keys import ranges as kept
-from dask_gpuagg.cuda.keys import words as forms
-from dask_gpuagg.cuda.keys.codes import WORD_BITS
 from dask_gpuagg.cuda.keys.ranges import (
+    WORD_BITS,
     Numbering,
     numbered_by_ranges,
     numbered_by_steps,
     packed_ranges,
-    range_columns,
     remember_out_of_range,
     two_word_ranges,
 )
-from dask_gpuagg.cuda.keys.words import narrowed, representations_of, slot_words
+from dask_gpuagg.cuda.keys.words import representations_of, slot_words
 from dask_gpuagg.cuda.query.forms import HASHED, PACKED, QUOTIENTS, RANGED, STEPPED, WIDE_RANGED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KeyPart
@@ -100,12 +99,11 @@ def test_keys_that_fit_a_word_may_be_numbered() -> None:
 
     made = form(KeyPart("i32", False), KeyPart("u16", True))
     assert made is not None
-    query, ranges, steps = made
+    query = made.query
     assert (query.form, query.extra_columns, query.key_outputs) == (RANGED, 2, 2)
-    assert not steps
-    assert [base for base, _ in ranges] == [-10, -10]
-    assert [column.data for column in range_columns(ranges)] == [2**64 - 10] * 2
-    assert [column.data for column in made.columns] == [2**64 - 10] * 2
+    assert not made.steps
+    assert [base for base, _ in made.ranges] == [-10, -10]
+    assert [column.data for column in made.extra] == [2**64 - 10] * 2
     assert representations_of(replace(query, chosen=None))[1] == query
     # more combinations than twice the rows, one column, no integers
     assert form(KeyPart("i32", False), KeyPart("u16", True), rows=30_000) is None
@@ -147,7 +145,7 @@ def test_keys_that_lie_whole_steps_apart(
     assert (made.query.form, made.query.extra_columns) == (STEPPED, 2)
     # the step may be a multiple of the one that was meant
     assert made.step % step == 0
-    columns = made.columns
+    columns = made.extra
     for key in keys:
         code = code_of(key, columns)
         assert base + code * made.step == key
@@ -190,13 +188,13 @@ def quotient(whole: float, parts: Any) -> float:
 @given(st.integers(0, 2**53), st.sampled_from(kept._PARTS))
 def test_quotients_are_rounded_correctly(whole: int, parts: int) -> None:
     query = Query((KeyPart("f64", False),), False, (), (), (), chosen=QUOTIENTS)
-    column, _ = Numbering(query, [(0, 1)], [parts]).columns
+    column, _ = Numbering(query, [(0, 1)], [parts]).extra
     assert quotient(float(whole), column) == whole / parts
 
 
 def code_of_float(value: float, made: Numbering) -> int:
     """``EveryQuotient::code`` of kernels/key/ranged.cuh."""
-    parts, range_ = made.columns
+    parts, range_ = made.extra
     dtype = np.dtype({"f32": "float32", "f64": "float64"}[made.query.keys[0].ctype]).type
     whole = float(np.rint(np.float64(dtype(value)) * parts.offset))
     if not abs(whole) < 2**53 or dtype(quotient(whole, parts)) != dtype(value):
@@ -281,11 +279,11 @@ def test_combinations_that_all_occur_have_slots(sizes: tuple[int, ...]) -> None:
 def test_values_out_of_range_get_wider_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     query = Query((KeyPart("i64", False),) * 2, False, (), (), ())
     monkeypatch.setattr(kept, "_out_of_range", Cache(256))
-    monkeypatch.setattr(forms, "_bounds", lambda call: [(0, 99), (0, 99)])
+    monkeypatch.setattr(kept, "_bounds", lambda call: [(0, 99), (0, 99)])
     call: Any = SimpleNamespace(query=query, rows=10**8, about=("a", "b"))
 
     def codes(**more: Any) -> list[int]:
-        return [column.offset for column in narrowed(call, **more)[1]]
+        return [column.offset for column in narrowed(call, **more).extra]
 
     assert codes() == [109, 109]
     assert codes(slots=False) == [512, 512]
@@ -321,21 +319,23 @@ def test_keys_wider_than_two_words_may_fit_them(monkeypatch: pytest.MonkeyPatch)
     query = Query((KeyPart("i64", True),) * 4, True, (), (), ())
     assert query.form == HASHED
     monkeypatch.setattr(kept, "_out_of_range", Cache(256))
-    monkeypatch.setattr(forms, "_bounds", lambda call: [(-5, 10**9 - 6)] * 4)
+    monkeypatch.setattr(kept, "_bounds", lambda call: [(-5, 10**9 - 6)] * 4)
     with_nulls = [SimpleNamespace(mask=1)] * 4
     call: Any = SimpleNamespace(query=query, rows=10**8, about=(), columns=with_nulls)
-    made, columns, codes = narrowed(call)
-    assert (made.form, made.form.made_words, made.extra_columns, codes) == (WIDE_RANGED, 2, 6, None)
+    keys = narrowed(call)
+    made, columns = keys.query, keys.extra
+    assert (made.form, made.form.made_words, made.extra_columns) == (WIDE_RANGED, 2, 6)
+    assert keys.codes is None
     assert not made.form.is_gathered
     assert "ranges" not in made.units
     assert made in representations_of(query)
     assert [column.offset for column in columns] == [32] * 4
     assert [column.data for column in columns] == [2**64 - 5 - 2**30] * 4
     remember_out_of_range(query, ())
-    assert narrowed(call)[0] == query
-    monkeypatch.setattr(forms, "_bounds", lambda call: [(-5, 10**9 - 6)] * 3 + [(0, 2**40)])
+    assert narrowed(call).query == query
+    monkeypatch.setattr(kept, "_bounds", lambda call: [(-5, 10**9 - 6)] * 3 + [(0, 2**40)])
     kept.forget_out_of_range()
-    assert narrowed(call)[0] == query
+    assert narrowed(call).query == query
 
 
 def test_no_packed_key_is_mixed_to_the_empty_word() -> None:
@@ -396,7 +396,7 @@ def paired(
         read.append(first)
         into[:] = np.resize(np.roll(days, -(first * 31)), len(into)).tolist()
 
-    monkeypatch.setattr(forms, "_bounds", lambda call: bounds)
+    monkeypatch.setattr(kept, "_bounds", lambda call: bounds)
     monkeypatch.setattr(kept, "read_back", read_back)
     monkeypatch.setattr(kept, "_out_of_range", Cache(8))
     monkeypatch.setattr(kept, "_steps", Cache(8))
@@ -411,8 +411,9 @@ def paired(
 def test_days_beside_stores_are_numbered_by_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     days = np.arange(-100, 265) * DAY
     call, read = paired(monkeypatch, days)
-    query, columns, codes = narrowed(call)
-    assert (query.form, codes) == (STEPPED, None)
+    keys = narrowed(call)
+    query, columns = keys.query, keys.extra
+    assert (query.form, keys.codes) == (STEPPED, None)
     assert query.extra_columns == len(columns) == 4
     assert [column.offset for column in columns[:2]] == [DAY, 1]
     day, store = [columns[0], columns[2]], [columns[1], columns[3]]

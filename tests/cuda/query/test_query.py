@@ -182,7 +182,7 @@ def test_queries_that_are_equal_have_one_hash_in_every_process() -> None:
     assert (there, hash(there)) == (query, hash(query))
 
 
-@pytest.mark.parametrize("form", FORMS.values(), ids=str)
+@pytest.mark.parametrize("form", FORMS.values(), ids=list(FORMS))
 def test_a_form_stays_one_object_in_every_process(form: Form) -> None:
     query = replace(by(*[KeyPart("i64", False)] * 2), chosen=form)
     there = pickle.loads(pickle.dumps(query))

@@ -28,16 +28,16 @@ def test_no_header_has_a_constant_of_the_same_name() -> None:
             assert not [n for n in defined if n in vars(tuning)], name
 
 
-@pytest.mark.parametrize(("heavy", "by_row", "threads"), [(8, False, 1024), (9, False, 512)])
-def test_heavy_states_take_smaller_blocks(heavy: int, by_row: bool, threads: int) -> None:
-    assert tuning.block_threads(heavy, by_row) == threads
+@pytest.mark.parametrize(("heavy", "threads"), [(8, 1024), (9, 512)])
+def test_heavy_states_take_smaller_blocks(heavy: int, threads: int) -> None:
     query = replace(TABLE["1 aggregation by int64"], states=(KernelState("Size"),) * heavy)
     assert query.threads == threads
 
 
-@pytest.mark.parametrize("state_bytes", [0, 4, 8, 32, 100, 512, 4096])
-def test_crowds_are_a_power_of_two(state_bytes: int) -> None:
-    slots = tuning.crowds(state_bytes)
+@pytest.mark.parametrize("states", [0, 1, 2, 8, 100])
+def test_crowds_are_a_power_of_two(states: int) -> None:
+    query = replace(TABLE["1 aggregation by int64"], states=(KernelState("WideSum"),) * states)
+    slots, state_bytes = query.crowds, 16 * states
     assert 1 <= slots <= 16
     assert slots & (slots - 1) == 0
     assert slots == 1 or slots * state_bytes <= 512
