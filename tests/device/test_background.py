@@ -120,10 +120,10 @@ def test_rows_for_which_memory_does_not_suffice_wait(
     assert last_runs()[-1].decision.kernel != "libcudf"
 
 
-def test_rows_that_would_be_sorted_wait(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_would_be_numbered_wait(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
     from dask_gpuagg.engines.device import aggregator
 
-    monkeypatch.setattr(aggregator, "_SORTED_AT_MOST", 0)
+    monkeypatch.setattr(aggregator, "_NUMBERED_AT_MOST", 0)
     check(query_of("spread").compute(), "spread")
     assert last_runs()[-1].decision.kernel != "libcudf"
 
@@ -156,7 +156,7 @@ def test_a_compiler_that_fails_meanwhile(
     monkeypatch.setattr(kernels, "cubin", refuse)
     monkeypatch.setattr(libcudf, "aggregate", once)
     if not full:
-        monkeypatch.setattr(aggregator, "_SORTED_AT_MOST", 0)
+        monkeypatch.setattr(aggregator, "_NUMBERED_AT_MOST", 0)
     with dask.config.set({"gpuagg.fallback": "silent"}):
         check(query_of("spread").compute(), "spread")
     assert last_runs()[-1].decision.kernel == "libcudf"

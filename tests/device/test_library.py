@@ -134,7 +134,7 @@ def test_every_output(dtype: str, share: float, broken: Callable[[], None]) -> N
         for name in STATES + FINISHED:
             getattr(aggregator, name)(*([] if name == "size" else [value]))
         for ddof, power in ((1, 0), (0, 1), (3, 2)):
-            aggregator.spread(value, ddof, power)
+            aggregator.spread(ddof, power, value)
 
     same([columns["i"]], False, add, broken)
 
@@ -148,7 +148,7 @@ def test_nan_is_a_value(name: str, key: str, broken: Callable[[], None]) -> None
     def add(aggregator: Any) -> None:
         for output in [*STATES[1:], "mean", "moments"]:
             getattr(aggregator, output)(columns[name])
-        aggregator.spread(columns[name], 1, 0)
+        aggregator.spread(1, 0, columns[name])
 
     same([columns[key]], False, add, broken)
 
@@ -186,9 +186,9 @@ def test_partials_merge(broken: Callable[[], None]) -> None:
 
     def add(aggregator: Any) -> None:
         aggregator.moments(*moments)
-        aggregator.merged_mean(columns["sum"], columns["n"])
+        aggregator.mean(columns["sum"], columns["n"])
         for ddof, power in ((1, 0), (0, 1), (1, 2)):
-            aggregator.merged_spread(*moments, ddof, power)
+            aggregator.spread(ddof, power, *moments)
 
     same([columns["k"]], False, add, broken)
 
@@ -209,8 +209,8 @@ def test_exact_partials_merge(broken: Callable[[], None]) -> None:
     ticks = plc.DataType(plc.TypeId.TIMESTAMP_NANOSECONDS)
 
     def add(aggregator: Any) -> None:
-        aggregator.merged_limb_mean(columns["hi"], columns["lo"], n, ticks)
-        aggregator.merged_exact_mean(sums, n)
+        aggregator.limb_mean(columns["hi"], columns["lo"], n, ticks)
+        aggregator.exact_mean(sums, n)
 
     key = plc.Column.from_arrow(pa.array(np.arange(ROWS) // 5))
     same([key], False, add, broken)
@@ -270,7 +270,7 @@ def test_one_row(groups: int, broken: Callable[[], None]) -> None:
     def add(aggregator: Any) -> None:
         for name in ("sum", "min", "any", "first", "mean", "moments"):
             getattr(aggregator, name)(columns["Float64"])
-        aggregator.spread(columns["Int64"], 1, 2)
+        aggregator.spread(1, 2, columns["Int64"])
 
     same([columns["s"], columns["i"]], False, add, broken)
 
@@ -297,7 +297,7 @@ def test_a_variance_far_from_zero_keeps_its_digits(broken: Callable[[], None]) -
     far = cudf.Series(near + 1e9).to_pylibcudf()[0]
     key = cudf.Series(k).to_pylibcudf()[0]
     broken()
-    (keys, (made,), _) = run([key], False, lambda a: a.spread(far, 1, 0))
+    (keys, (made,), _) = run([key], False, lambda a: a.spread(1, 0, far))
     exact = pd.Series((near + 1e9) - 1e9).groupby(k).var()
     ours = pd.Series(on_host(made).to_numpy(), on_host(keys[0])).sort_index()
     np.testing.assert_allclose(ours.to_numpy(), exact.to_numpy(), rtol=1e-8)

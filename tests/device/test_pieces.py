@@ -58,7 +58,7 @@ def grouped(keys: list[Any], v: Any, w: Any, kernel: str, keep_nulls: bool) -> t
     aggregator.count(v)
     aggregator.max(v)
     aggregator.mean(w)
-    aggregator.spread(v, 1, 0)
+    aggregator.spread(1, 0, v)
     aggregator.sum(w)
     aggregator.size()
     made, outputs, run = aggregator.run(kernel)

@@ -140,13 +140,6 @@ def view_of(column: plc.Column) -> DeviceColumn:
     return DeviceColumn(address, mask_address, column.offset(), nulls=nulls)
 
 
-def sorted_order(keys: Sequence[plc.Column]) -> plc.Column:
-    """The rows of some key columns in ascending order, nulls last."""
-    ascending = [plc.types.Order.ASCENDING] * len(keys)
-    nulls = [plc.types.NullOrder.AFTER] * len(keys)
-    return plc.sorting.sorted_order(plc.Table(list(keys)), ascending, nulls)
-
-
 def kernel_column(output: Made, dtype: DataType, groups: int) -> plc.Column:
     """A column of what the kernels wrote, without a copy."""
     nulls, mask = output.nulls, output.mask
@@ -179,15 +172,13 @@ def reinterpreted(column: plc.Column, dtype: DataType) -> plc.Column:
     """A column's bits as values of another type of equal width."""
     if column.type() == dtype:
         return column
-    return plc.Column(
-        dtype,
-        column.size(),
-        column.data(),
-        column.null_mask(),
-        column.null_count(),
-        column.offset(),
-        [],
-    )
+    mask, nulls = column.null_mask(), column.null_count()
+    return plc.Column(dtype, column.size(), column.data(), mask, nulls, column.offset(), [])
+
+
+def as_type(column: plc.Column, dtype: DataType) -> plc.Column:
+    """A column cast to a type, if it has another."""
+    return column if column.type() == dtype else plc.unary.cast(column, dtype)
 
 
 def nans_to_nulls(column: plc.Column) -> plc.Column:
@@ -277,6 +268,11 @@ class Pieces:
 def whole(column: Any) -> plc.Column:
     """A column that lies together."""
     return column.whole if isinstance(column, Pieces) else column
+
+
+def as_one(column: Any) -> Any:
+    """A Series, of pieces concatenated."""
+    return like(column.whole, column.dtype) if isinstance(column, Pieces) else column
 
 
 def suit(columns: Sequence[Sequence[plc.Column]]) -> bool:
@@ -401,18 +397,17 @@ def buffered(column: plc.Column) -> plc.Column:
     )
 
 
-def wrapped(column: plc.Column) -> ColumnBase:
-    """A column as cuDF has it. What cuDF does itself takes longer than most kernels."""
-    dtype = DTYPES.get(column.type().id())
-    # days become seconds, which cuDF has
-    if dtype is None:
+def as_column(column: plc.Column, dtype: Any = None) -> ColumnBase:
+    """A column as cuDF has it, of a dtype that is stored in its type, or of the type's own.
+
+    The checks and conversions that are left out take longer than most kernels.
+    """
+    if dtype is not None and not is_own(dtype):
+        return ColumnBase.create(column, dtype)
+    own = DTYPES.get(column.type().id())
+    if own is None:  # days become seconds, which cuDF has
         return plain(column)._column
-    return ColumnBase.create(buffered(column), dtype, validate=False)
-
-
-def as_column(column: plc.Column, dtype: Any) -> ColumnBase:
-    """A column as cuDF has it, of a dtype that is stored in its type."""
-    return wrapped(column) if is_own(dtype) else ColumnBase.create(column, dtype)
+    return ColumnBase.create(buffered(column), own, validate=False)
 
 
 def table(columns: Mapping[str, Any]) -> Any:
@@ -431,9 +426,9 @@ def names_of(frame: Any) -> tuple[str, ...]:
     return names
 
 
-def gather(column: plc.Column, rows: cp.ndarray) -> plc.Column:
-    """Rows of a column by number; ``NOWHERE`` gives null."""
-    return gather_rows(column, column_of(rows))
+def gather(column: plc.Column, rows: cp.ndarray, all_there: bool = False) -> plc.Column:
+    """Rows of a column by number, of which ``NOWHERE`` gives null; see ``gather_columns``."""
+    return gather_columns([column], column_of(rows), all_there)[0]
 
 
 def take_rows(series: Any, rows: cp.ndarray) -> Any:
@@ -441,32 +436,26 @@ def take_rows(series: Any, rows: cp.ndarray) -> Any:
     return like(gather(view(series), rows), series.dtype)
 
 
-def gather_rows(column: plc.Column, rows: plc.Column, all_there: bool = False) -> plc.Column:
-    """Rows of a column by number; see ``gather_columns``."""
-    return gather_columns([column], rows, all_there)[0]
-
-
 def column_of(array: cp.ndarray) -> plc.Column:
     """An array of CuPy as a column."""
-    return view(cudf.Series(array, nan_as_null=False))
+    return view(series_from(array))
 
 
 def series_from(array: cp.ndarray) -> Any:
     """An array of CuPy as a Series."""
-    return plain(column_of(array))
+    return cudf.Series(array, nan_as_null=False)
 
 
 def array_of(column: plc.Column, null: Any = None) -> cp.ndarray:
     """A column as an array of CuPy, nulls replaced."""
-    if null is not None and column.null_count():
-        column = plc.replace.replace_nulls(column, plc.Scalar.from_py(null, column.type()))
+    if null is not None:
+        column = fill_nulls(column, null)
     return plain(column).values
 
 
 def floats_of(column: plc.Column) -> cp.ndarray:
     """Numbers as float64, nulls as NaN."""
-    floats = plc.unary.cast(column, plc.DataType(plc.TypeId.FLOAT64))
-    return array_of(floats, float("nan"))
+    return array_of(plc.unary.cast(column, FLOAT64), float("nan"))
 
 
 def present(column: plc.Column) -> cp.ndarray:

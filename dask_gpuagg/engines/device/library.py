@@ -7,16 +7,24 @@ group-bys. Fields of states are those of the host engine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import cudf
 import cupy as cp
+import numpy as np
+import pandas as pd
 import pylibcudf as plc
+from pylibcudf.utils import _get_stream
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.cuda.algorithms import sgb
-from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.cuda.runtime import background
+from dask_gpuagg.cuda.runtime.background import KernelsCompiling, waiting
+from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
+from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class
+from dask_gpuagg.engines.device import libcudf
+from dask_gpuagg.engines.device.aggregator import waits
 from dask_gpuagg.engines.device.columns import (
     BOOL8,
     INT64,
@@ -38,22 +46,14 @@ from dask_gpuagg.engines.device.columns import (
     take_rows,
     view,
 )
-from dask_gpuagg.engines.device.groups import (
-    Grouping,
-    Numbering,
-    by_kernels,
-    counts,
-    counts_of,
-    is_chrono,
-    parameters_of,
-    serves,
-    values_of,
-)
+from dask_gpuagg.engines.device.groups import Grouping
+from dask_gpuagg.engines.device.numbering import Numbering, counts_of, values_of
 from dask_gpuagg.engines.device.results import index_of
 from dask_gpuagg.engines.device.tables import of_categories
 from dask_gpuagg.plan import CustomFunctions, Output, Plan, Sketched, StateUse
 from dask_gpuagg.states import STATES
 
+T = TypeVar("T")
 Fields = dict[str, Any]
 
 
@@ -223,45 +223,109 @@ def finished_state(output: Any, fields: Fields, index: Any) -> Any:
     return values.fillna("") if name == "sum" else values
 
 
-def _output_by_libcudf(output: Any, numbering: Numbering, values: Any, paired: bool) -> Any:
+def can_sort() -> bool:
+    """Whether the kernels that sort are compiled, or can be; if not, libcudf's group-by serves."""
+    kernels = sgb.launcher(_get_stream()).kernels
+    if not background.waits():
+        return kernels.begin()
+    try:
+        kernels.prepare()
+    except KernelsUnavailable as error:
+        libcudf.cause_of(error)
+        return False
+    return True
+
+
+def by_kernels(make: Callable[[], T]) -> T | None:
+    """Call ``make`` with the kernels that sort; None while, or where, they cannot run."""
+    with waiting(waits()):
+        if not can_sort():
+            return None
+        try:
+            return make()
+        except KernelsCompiling:
+            return None
+        except KernelsUnavailable as error:  # memory was full when a kernel was to be loaded
+            libcudf.cause_of(error)
+    return None
+
+
+def _parameters_of(output: Output, ticks: bool) -> tuple[Any, Any]:
+    """Quantile and interpolation; for ticks the exact midpoint, else what cuDF's own median is."""
+    parameters = dict(output.parameters)
+    between = "midpoint" if ticks and output.aggregation == "median" else "linear"
+    return parameters.get("q", 0.5), parameters.get("interpolation", between)
+
+
+def _is_chrono(dtype: Any) -> bool:
+    """Whether values are ticks, and so are their quantiles."""
+    return dtype_class(dtype) in TEMPORAL
+
+
+def _is_sorted(output: Output, dtype: Any, rows: int) -> bool:
+    """Whether the kernels that sort make an output of whole rows; the others are libcudf's."""
+    if rows > sgb.ROWS_AT_MOST:
+        return False
+    if output.aggregation == "list":
+        # libcudf has no lists of categories, nor of times in a zone
+        return isinstance(dtype, np.dtype | pd.StringDtype)
+    if dtype_class(dtype) not in (*NUMERIC, *TEMPORAL):
+        return False
+    q, between = _parameters_of(output, False)
+    is_plain = isinstance(q, int | float) and 0 <= q <= 1 and between in sgb.BETWEEN
+    return output.aggregation == "nunique" or (output.aggregation in _QUANTILES and is_plain)
+
+
+def _output_of_rows(output: Output, numbering: Numbering, values: Any, paired: bool) -> Any:
     """One output from the values of all distinct pairs, or of whole rows."""
-    match output.aggregation:
+    name, dtype, rows = output.aggregation, values.dtype, len(values)
+    ticks = _is_chrono(dtype)
+    q, between = _parameters_of(output, ticks)
+
+    def by_sorting() -> plc.Column:
+        in_order = numbering.sorted(rows)
+        if name == "list":
+            return in_order.list(view(values))
+        if name == "nunique":
+            return in_order.nunique(view(values))
+        return in_order.quantile(view(values), q, between)
+
+    column = by_kernels(by_sorting) if _is_sorted(output, dtype, rows) else None
+    match name:
         case "nunique":
-            return _distinct_values(numbering, values, paired)
+            return _distinct_values(numbering, values, paired) if column is None else plain(column)
         case "list" | "unique":
-            if dtype_class(values.dtype) == "category":
+            if dtype_class(dtype) == "category":
                 values = of_categories(values)
-            collect = plc.aggregation.collect_list(plc.types.NullPolicy.INCLUDE)
-            lists = numbering.reduce(numbering.take(values), collect)
-            return like(lists, cudf.ListDtype(values.dtype))
+            if column is None:
+                collect = plc.aggregation.collect_list(plc.types.NullPolicy.INCLUDE)
+                column = numbering.reduce(numbering.take(values), collect)
+            return like(column, cudf.ListDtype(values.dtype))
         case "median" | "quantile":
-            parameters = parameters_of(output, is_chrono(values.dtype))
-            return _quantile(numbering, values, parameters["q"], parameters["interpolation"])
+            if column is None:
+                return _quantile(numbering, values, q, between)
+            return like(column, dtype) if ticks else plain(column)
         case other:
             raise AssertionError(f"the planner let {other!r} through to the device")
 
 
-# libcudf's quantiles and distinct counts of 2**30 + 700 rows access memory that is not theirs,
-# which ends the process.
+# libcudf's quantiles of 2**30 + 700 rows access memory that is not theirs, which ends the process.
 _SORTED_ROWS = 1 << 30
+_QUANTILES = ("median", "quantile")
 
 
 def _distinct_values(numbering: Numbering, values: Any, paired: bool) -> Any:
     """Number of distinct values other than null of each group."""
-    taken = numbering.take(values)
-    how = plc.aggregation.nunique
-    if paired:
-        how = plc.aggregation.count
-    elif taken.size() > _SORTED_ROWS:  # one row of each pair, found by hashing
+    if not paired:  # one row of each pair, found by hashing
         rows = plc.stream_compaction.distinct_indices(
-            plc.Table([column_of(numbering.codes), taken]),
+            plc.Table([column_of(numbering.codes), numbering.take(values)]),
             plc.stream_compaction.DuplicateKeepOption.KEEP_ANY,
             plc.types.NullEquality.EQUAL,
             plc.types.NanEquality.ALL_EQUAL,
         )
-        numbering, how = numbering.where(array_of(rows)), plc.aggregation.count
-        taken = numbering.take(values)
-    return plain(numbering.reduce(taken, how(plc.types.NullPolicy.EXCLUDE)))
+        numbering = numbering.where(array_of(rows))
+    count = plc.aggregation.count(plc.types.NullPolicy.EXCLUDE)
+    return plain(numbering.reduce(numbering.take(values), count))
 
 
 def _quantile(numbering: Numbering, values: Any, q: float, interpolation: str) -> Any:
@@ -271,7 +335,7 @@ def _quantile(numbering: Numbering, values: Any, q: float, interpolation: str) -
             f"a quantile of {taken.size():,} rows in one partition: at most {_SORTED_ROWS:,} are"
             " sorted. Repartition the collection into smaller partitions"
         )
-    if is_chrono(values.dtype):
+    if _is_chrono(values.dtype):
         return _chrono_quantile(numbering, taken, values.dtype, q, interpolation)
     if dtype_class(values.dtype) == "bool":
         taken = plc.unary.cast(taken, plc.DataType(plc.TypeId.INT8))
@@ -416,30 +480,9 @@ def with_outputs(
                 values = _best_lists(output, numberings[name], tables[name]["v"])
             else:
                 column = tables[name]["v" if paired else f"v{output.column}"]
-                values = _of_rows(output, numberings[name], column, paired)
+                values = _output_of_rows(output, numberings[name], column, paired)
         empty = None if output.custom else REGISTRY[output.aggregation].of_no_rows
         if empty is not None and view(values).null_count():
             values = values.fillna(empty)
         columns[label] = values
     return table(columns)
-
-
-def _of_rows(output: Output, numbering: Numbering, column: Any, paired: bool) -> Any:
-    """One output from distinct pairs or whole rows: the kernels' where they can, else libcudf's."""
-    counted, rows = output.aggregation == "nunique", len(column)
-
-    def by_sorting() -> plc.Column:
-        in_order = numbering.sorted(rows)
-        return in_order.nunique(view(column)) if counted else in_order.output(output, view(column))
-
-    sorts = counts(column.dtype, rows) if counted else serves(output, column.dtype, rows)
-    output_column = by_kernels(by_sorting) if sorts else None
-    if output_column is None:
-        return _output_by_libcudf(output, numbering, column, paired)
-    if output.aggregation == "list":
-        return like(output_column, cudf.ListDtype(column.dtype))
-    return (
-        plain(output_column)
-        if counted or not is_chrono(column.dtype)
-        else like(output_column, column.dtype)
-    )

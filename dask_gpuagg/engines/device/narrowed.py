@@ -30,19 +30,14 @@ from dask_gpuagg.engines.device.columns import (
     gather_columns,
     keys_of,
     like,
+    names_of,
     plain,
     series_from,
     table,
     view,
 )
-from dask_gpuagg.engines.device.groups import (
-    can_sort,
-    column_struct,
-    counts_of,
-    matches,
-    sortable,
-)
-from dask_gpuagg.engines.device.library import numbered
+from dask_gpuagg.engines.device.library import can_sort, numbered
+from dask_gpuagg.engines.device.numbering import column_struct, counts_of, matches, sortable
 from dask_gpuagg.engines.device.tables import aligned, cast, stack
 from dask_gpuagg.narrowing import Target, interpolation_of, share_inside, target_of, targets
 from dask_gpuagg.plan import Plan
@@ -87,18 +82,22 @@ def kept_rows(counted: Counted) -> int:
 def sample(run: Sequence[Any], plan: Plan, stride: int) -> Any:
     """One row of each ``stride``; see ``host.narrowed.sample``."""
     places: dict[int, plc.Column] = {}
-    first = [*run[0].keys, *(run[0].columns[c] for c in plan.rows)]
     names = [f"k{i}" for i in range(len(run[0].keys))] + [f"v{c}" for c in plan.rows]
+    dtypes = [column.dtype for column in _read(run[0], plan)]
     sampled = []
     for part in run:
         rows = len(part)
         if rows not in places:
             places[rows] = _places(rows, stride)
-        columns = [*part.keys, *(part.columns[c] for c in plan.rows)]
-        sampled.append(gather_columns(list(map(view, columns)), places[rows]))
-    made = [plc.concatenate.concatenate(list(each)) for each in zip(*sampled, strict=True)]
-    pairs = zip(names, made, first, strict=True)
-    return table({name: like(column, known.dtype) for name, column, known in pairs})
+        sampled.append(gather_columns(list(map(view, _read(part, plan))), places[rows]))
+    columns = [plc.concatenate.concatenate(list(pieces)) for pieces in zip(*sampled, strict=True)]
+    triples = zip(names, columns, dtypes, strict=True)
+    return table({name: like(column, dtype) for name, column, dtype in triples})
+
+
+def _read(part: Any, plan: Plan) -> list[Any]:
+    """The keys, and the columns of the targets."""
+    return [*part.keys, *(part.columns[c] for c in plan.rows)]
 
 
 def _places(rows: int, stride: int) -> plc.Column:
@@ -132,7 +131,7 @@ def aim(samples: Sequence[Any], plan: Plan) -> Brackets:
 def _cast(sampled: Any, plan: Plan) -> Any:
     """Samples in the dtypes that all partitions have together."""
     values = {f"v{c}": cast(sampled[f"v{c}"], plan.columns[c].dtype) for c in plan.rows}
-    return table({name: sampled[name] for name in sampled.columns} | values)
+    return table({name: sampled[name] for name in names_of(sampled)} | values)
 
 
 def count(keys: Sequence[Any], columns: Sequence[Any], brackets: Brackets, plan: Plan) -> Counted:
@@ -209,39 +208,30 @@ class _Together:
         return cp.concatenate(of), cp.concatenate([t["w"].values for t in tables])
 
 
-class _Settling:
-    """A quantile of all groups, from the counts and the rows of all chunks."""
+def _selector_of(together: _Together, i: int, plan: Plan) -> Selector:
+    target = targets(plan)[i]
+    empty = cudf.Series([], dtype=plan.columns[target.column].dtype)
+    return _selector(sortable(view(empty)), len(together.groups), target)
 
-    def __init__(self, together: _Together, brackets: Brackets, i: int, plan: Plan) -> None:
-        target = targets(plan)[i]
-        dtype = plan.columns[target.column].dtype
-        ctype = sortable(view(cudf.Series([], dtype=dtype)))
-        self.selector = _selector(ctype, len(together.groups), target)
-        self._i = i
-        self._ends = _words(_ends_of(together.groups, brackets, i))
-        self.missed = 0
 
-    @property
-    def ends(self) -> cp.ndarray:
-        """The brackets of groups that are not settled; closed ones of the others."""
-        return _array(self._ends, self._ends.width).reshape(-1, 2)
+def _narrow(selector: Selector, together: _Together, ends: Words, i: int) -> int:
+    """Take the counts by brackets; the number of those that missed.
 
-    def narrow(self, together: _Together) -> _Settling:
-        """Take the counts by the last brackets."""
-        counts = _words(together.counts(self._i))
-        tally = self.selector.narrow(counts.buffer, self._ends, self.selector.candidates(0))
-        self.missed = int(tally.missed)
-        return self
+    The ends become brackets of the groups that are not settled, and closed ones of the others.
+    """
+    counts = _words(together.counts(i))
+    return int(selector.narrow(counts.buffer, ends, selector.candidates(0)).missed)
 
-    def settle(self, together: _Together) -> _Settling:
-        """Take the counts, and pick the quantiles that are settled."""
-        self.narrow(together)
-        of_row, words = together.kept(self._i)
-        candidates = self.selector.candidates(len(words))
-        _array(candidates.words, words.dtype.itemsize)[: len(words)] = words
-        _array(candidates.of_row, 4)[: len(words)] = of_row.astype(cp.uint32)
-        self.selector.pick(candidates, len(words))
-        return self
+
+def _settle(selector: Selector, together: _Together, ends: Words, i: int) -> int:
+    """Take the counts, and pick the quantiles that are settled; see ``_narrow``."""
+    missed = _narrow(selector, together, ends, i)
+    of_row, words = together.kept(i)
+    candidates = selector.candidates(len(words))
+    _array(candidates.words, words.dtype.itemsize)[: len(words)] = words
+    _array(candidates.of_row, 4)[: len(words)] = of_row.astype(cp.uint32)
+    selector.pick(candidates, len(words))
+    return missed
 
 
 def widened(brackets: Brackets, counted: Sequence[Counted], plan: Plan) -> Brackets | None:
@@ -249,12 +239,13 @@ def widened(brackets: Brackets, counted: Sequence[Counted], plan: Plan) -> Brack
     together = _Together.of(counted)
     if len(together.groups) == 0:
         return None
+    ends, missed = [], 0
     with waiting(True):
-        every = [_Settling(together, brackets, i, plan) for i in range(len(targets(plan)))]
-        narrowed = [one.narrow(together) for one in every]
-    if not any(one.missed for one in narrowed):
-        return None
-    return Brackets(together.groups, [one.ends.copy() for one in narrowed], others=False)
+        for i in range(len(targets(plan))):
+            words = _words(_ends_of(together.groups, brackets, i))
+            missed += _narrow(_selector_of(together, i, plan), together, words, i)
+            ends.append(_array(words, words.width).reshape(-1, 2).copy())
+    return Brackets(together.groups, ends, others=False) if missed else None
 
 
 def picked(
@@ -266,25 +257,25 @@ def picked(
 ) -> Any:
     """One row of each group, with its outputs of whole groups; see ``host.narrowed.picked``."""
     together = _Together.of(counted)
-    whole = {i: o for i, o in enumerate(plan.outputs) if o.kind is Kind.WHOLE}
-    keys = {name: together.groups[name] for name in together.groups.columns}
-    if len(together.groups) == 0:
-        return table(keys | {f"o{i}": cudf.Series([], dtype="float64") for i in whole})
-    second = None if wider is None else _Together.of(again).like(together.groups)
-    settled: dict[Target, _Settling] = {}
-    outputs = {}
+    groups = together.groups
+    outputs = {f"o{i}": o for i, o in enumerate(plan.outputs) if o.kind is Kind.WHOLE}
+    keys = {name: groups[name] for name in names_of(groups)}
+    if len(groups) == 0:
+        return table(keys | dict.fromkeys(outputs, cudf.Series([], dtype="float64")))
+    second = None if wider is None else _Together.of(again).like(groups)
+    columns = {}
     with waiting(True):
+        selectors: dict[Target, Selector] = {}
         for i, target in enumerate(targets(plan)):
-            settled[target] = _Settling(together, brackets, i, plan).settle(together)
-            if second is not None and settled[target].missed:
-                settled[target].settle(second)
-        for i, output in whole.items():
-            one = settled[target_of(output)]
-            data, mask, nulls = one.selector.made(interpolation_of(output))
-            size = len(together.groups)
-            column = plc.Column(FLOAT64, size, data, mask if nulls else None, nulls, 0, [])
-            outputs[f"o{i}"] = plain(column)
-    return table(keys | outputs)
+            selectors[target] = selector = _selector_of(together, i, plan)
+            ends = _words(_ends_of(groups, brackets, i))
+            if _settle(selector, together, ends, i) and second is not None:
+                _settle(selector, second, ends, i)
+        for label, output in outputs.items():
+            data, mask, nulls = selectors[target_of(output)].made(interpolation_of(output))
+            mask = mask if nulls else None
+            columns[label] = plain(plc.Column(FLOAT64, len(groups), data, mask, nulls, 0, []))
+    return table(keys | columns)
 
 
 def _numbered(keys: Sequence[Any], keep_nulls: bool) -> tuple[Any, cp.ndarray]:

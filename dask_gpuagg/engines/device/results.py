@@ -38,9 +38,9 @@ from dask_gpuagg.engines.device.columns import (
     take_rows,
     unchecked,
     view,
-    wrapped,
 )
-from dask_gpuagg.engines.device.groups import Grouping, matches
+from dask_gpuagg.engines.device.groups import Grouping
+from dask_gpuagg.engines.device.numbering import matches
 from dask_gpuagg.plan import Output, Plan
 
 # Classes whose means are of the same class; their spread is a float.
@@ -185,7 +185,7 @@ class Result:
             return prepared
         # some are of a dtype that was not promised
         own = [as_column(key, dtype) for key, dtype in zip(keys, self._keys, strict=True)]
-        return _framed([*own, *map(wrapped, values[len(keys) :])], self._shape)
+        return _framed([*own, *map(as_column, values[len(keys) :])], self._shape)
 
 
 def _labelled(labels: pd.Index, columns: Sequence[ColumnBase]) -> ColumnAccessor:

@@ -96,15 +96,7 @@ def _classes(name: str) -> tuple[str, ...]:
 def device_refusal(plan: Plan, labels: int = 1) -> Unsupported | None:
     """Why the device engine cannot run a plan; None if it can.
 
-    Parameters
-    ----------
-    plan : Plan
-    labels : int
-        Levels of the frame's index.
-
-    Returns
-    -------
-    Unsupported or None
+    ``labels`` is the number of levels of the frame's index.
     """
     obstacle = unavailable()
     if obstacle is not None:
@@ -114,11 +106,8 @@ def device_refusal(plan: Plan, labels: int = 1) -> Unsupported | None:
             return Unsupported(f"keys of dtype {key.dtype} on the device")
         if dtype_class(key.dtype) == "decimal":
             return Unsupported(f"keys of dtype {key.dtype}: cuDF has no index of decimals")
-    for output in plan.outputs:
-        refusal = _output_refusal(plan, output, labels)
-        if refusal is not None:
-            return refusal
-    return None
+    refusals = (_output_refusal(plan, output, labels) for output in plan.outputs)
+    return next((refusal for refusal in refusals if refusal is not None), None)
 
 
 def _output_refusal(plan: Plan, output: Output, labels: int) -> Unsupported | None:
@@ -150,12 +139,7 @@ def _is_int32(value: Any) -> bool:
 
 
 def device_table() -> str:
-    """Markdown table of what the device engine runs, by aggregation and dtype class.
-
-    Returns
-    -------
-    str
-    """
+    """Markdown table of what the device engine runs, by aggregation and dtype class."""
     rows = []
     for record in REGISTRY.values():
         marks = ["yes" if cls in _classes(record.name) else "" for cls in DEVICE_CLASSES]

@@ -20,15 +20,17 @@ from dask.dataframe.dispatch import hash_object_dispatch
 
 from dask_gpuagg.dtypes import INTEGRAL, NUMERIC, TEMPORAL, TEXT, TICKS, dtype_class, ticks_of
 from dask_gpuagg.engines.device.columns import (
+    INT32,
+    INT64,
     NOWHERE,
     Pieces,
     as_column,
     column_at,
     column_of,
     concatenated,
+    fill_nulls,
     frame_of,
     gather_columns,
-    gather_rows,
     is_own,
     like,
     names_of,
@@ -37,7 +39,7 @@ from dask_gpuagg.engines.device.columns import (
     view,
     view_at,
 )
-from dask_gpuagg.engines.device.groups import counts_of
+from dask_gpuagg.engines.device.numbering import counts_of
 from dask_gpuagg.engines.device.results import index_of
 from dask_gpuagg.engines.device.support import reads_once
 from dask_gpuagg.plan import Plan
@@ -46,8 +48,16 @@ from dask_gpuagg.plan import Plan
 _ROWS_OF_A_CALL = (1 << 31) - 1
 _SHARE_OF_A_CALL = 6
 
+_NANOSECONDS = 10**9
+# as ``host.bucket_of`` has it
+_SECOND = 0x9E3779B97F4A7C15
+# Outputs up to which the rows of each are looked for; for more they are sorted by their output.
+_FEW_BUCKETS = 8
+
 _TEXT = frozenset(TEXT)
 _NUMBERS = frozenset((*NUMERIC, "decimal"))
+
+Partial = dict[str, Any]
 
 
 def stack(tables: Sequence[Any]) -> Any:
@@ -145,11 +155,11 @@ def aligned(tables: Sequence[Any]) -> list[Any]:
     dtypes = [_dtypes_of(table) for table in tables]
     changed: list[dict[Any, Any]] = [{} for _ in tables]
     for name in dtypes[0]:
-        found = [of_table[name] for of_table in dtypes]
-        if _are_alike(found):
+        own = [of_table[name] for of_table in dtypes]
+        if _are_alike(own):
             continue
         nulls = [_is_null(table[name]) for table in tables]
-        filled = [d for d, null in zip(found, nulls, strict=True) if not null] or found[:1]
+        filled = [d for d, null in zip(own, nulls, strict=True) if not null] or own[:1]
         # categories are united afterwards
         agreed = _are_alike(filled)
         common = filled[0] if agreed else common_dtype(filled)
@@ -176,8 +186,8 @@ def common_dtype(dtypes: Sequence[Any]) -> Any:
     """The dtype of a concatenation of columns of these dtypes, which are not all null.
 
     cuDF's common dtype for numbers, decimals, and times of several units; the values' dtype for
-    values with categories of them; for nothing but categories the first, as they are united when
-    columns are. TypeError for what cuDF does not concatenate either: numbers with strings, say.
+    values with categories of them; for nothing but categories the first. TypeError for what cuDF
+    does not concatenate either: numbers with strings, say.
     """
     distinct = [d for i, d in enumerate(dtypes) if not any(d == e for e in dtypes[:i])]
     if _are_alike(distinct):
@@ -238,20 +248,8 @@ def of_categories(column: Any) -> Any:
     codes = view(column)
     if len(values) == 0 or len(column) == 0:
         return like(plc.Column.all_null_like(view(values), len(column)), values.dtype)
-    rows = plc.unary.cast(codes, plc.DataType(plc.TypeId.INT32))
-    if rows.null_count():
-        rows = plc.replace.replace_nulls(rows, plc.Scalar.from_py(NOWHERE, rows.type()))
-    return like(gather_rows(view(values), rows), values.dtype)
-
-
-Partial = dict[str, Any]
-
-_NANOSECONDS = 10**9
-# as ``host.bucket_of`` has it
-_SECOND = 0x9E3779B97F4A7C15
-_INT64 = plc.DataType(plc.TypeId.INT64)
-# Outputs up to which the rows of each are looked for; for more they are sorted by their output.
-_FEW_BUCKETS = 8
+    rows = fill_nulls(plc.unary.cast(codes, INT32), NOWHERE)
+    return like(gather_columns([view(values)], rows)[0], values.dtype)
 
 
 def bucket_of(keys: Sequence[Any], buckets: int, second: bool = False) -> Any:
@@ -265,9 +263,8 @@ def bucket_of(keys: Sequence[Any], buckets: int, second: bool = False) -> Any:
 
 def _buckets(keys: Sequence[Any], buckets: int, second: bool = False) -> cp.ndarray:
     """The outputs of rows in the dtype of the hashes, which is narrower."""
-    columns: list[Any] = []
-    for key in keys:
-        columns += _hash_columns(cudf.Series(key).reset_index(drop=True))
+    series = (cudf.Series(key).reset_index(drop=True) for key in keys)
+    columns = [column for key in series for column in _hash_columns(key)]
     frame = cudf.DataFrame({f"k{i}": column for i, column in enumerate(columns)})
     hashes = hash_object_dispatch(frame, index=False).values
     if second:
@@ -291,7 +288,7 @@ def _hash_columns(key: Any) -> list[Any]:
     if cls not in TEMPORAL:
         return [key]
     per_second = ticks_of(key.dtype)
-    ticks = like(plc.unary.bit_cast(view(key), _INT64), np.dtype("int64"))
+    ticks = like(plc.unary.bit_cast(view(key), INT64), np.dtype("int64"))
     seconds = ticks // per_second
     rest = (ticks - seconds * per_second) * (_NANOSECONDS // per_second)
     return [seconds, rest]
@@ -307,16 +304,16 @@ def split(tables: Partial, plan: Plan, buckets: int, second: bool = False) -> li
                 part[name] = rows_where(whole, of_row == j)
             continue
         order, ends = _order_of(of_row, buckets)
-        for part, start, end in zip(parts, [0, *ends[:-1]], ends, strict=True):
+        for part, (start, end) in zip(parts, _spans(ends), strict=True):
             # not slices of one table: each would keep all of it in memory
-            part[name] = taken(whole, order[start:end])
+            part[name] = _taken(whole, order[start:end])
     return parts
 
 
 def ordered(whole: Any, plan: Plan, buckets: int) -> tuple[Any, list[int]]:
     """A table in the order of the outputs of ``split``, and where the rows of each end."""
     order, ends = _order_of(_buckets_of(whole, plan, buckets, False), buckets)
-    return taken(whole, order), ends
+    return _taken(whole, order), ends
 
 
 def hash_partitioned(whole: Any, keys: int, parts: int) -> list[Any]:
@@ -325,12 +322,10 @@ def hash_partitioned(whole: Any, keys: int, parts: int) -> list[Any]:
     By libcudf's own hash, which is not that of ``split``: equal values are in one part only where
     their dtypes are equal. The order of the rows is lost.
     """
-    names = names_of(whole)
-    columns = plc.Table([view_at(whole, name) for name in names])
+    columns = plc.Table(_views(whole))
     parted, starts = plc.partitioning.hash_partition(columns, list(range(keys)), parts)
-    ordered = _like(whole, names, parted.columns())
-    ends = [*starts[1:parts], len(ordered)]
-    return [ordered.iloc[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+    ordered = _like(whole, parted.columns())
+    return [ordered.iloc[a:b] for a, b in _spans([*starts[1:parts], len(ordered)])]
 
 
 def _order_of(of_row: cp.ndarray, buckets: int) -> tuple[cp.ndarray, list[int]]:
@@ -340,6 +335,10 @@ def _order_of(of_row: cp.ndarray, buckets: int) -> tuple[cp.ndarray, list[int]]:
     return cp.argsort(of_row, kind="stable").astype(cp.int32), ends
 
 
+def _spans(ends: Sequence[int]) -> list[tuple[int, int]]:
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
 def _buckets_of(whole: Any, plan: Plan, buckets: int, second: bool) -> cp.ndarray:
     keys = [column_at(whole, f"k{i}") for i in range(len(plan.keys))]
     return _buckets(keys, buckets, second)
@@ -347,22 +346,23 @@ def _buckets_of(whole: Any, plan: Plan, buckets: int, second: bool) -> cp.ndarra
 
 def rows_where(whole: Any, rows: cp.ndarray) -> Any:
     """Rows of a table for which a condition holds, in their order."""
-    names = names_of(whole)
-    columns = plc.Table([view_at(whole, name) for name in names])
-    filtered = plc.stream_compaction.apply_retention_mask(columns, column_of(rows))
-    return _like(whole, names, filtered.columns())
+    columns, condition = plc.Table(_views(whole)), column_of(rows)
+    filtered = plc.stream_compaction.apply_retention_mask(columns, condition)
+    return _like(whole, filtered.columns())
 
 
-def taken(whole: Any, rows: cp.ndarray) -> Any:
+def _taken(whole: Any, rows: cp.ndarray) -> Any:
     """Rows of a table by number."""
-    names = names_of(whole)
-    columns = [view_at(whole, name) for name in names]
-    return _like(whole, names, gather_columns(columns, column_of(rows), all_there=True))
+    return _like(whole, gather_columns(_views(whole), column_of(rows), all_there=True))
 
 
-def _like(whole: Any, names: Sequence[str], columns: Sequence[plc.Column]) -> Any:
+def _views(whole: Any) -> list[plc.Column]:
+    return [view_at(whole, name) for name in names_of(whole)]
+
+
+def _like(whole: Any, columns: Sequence[plc.Column]) -> Any:
     """A table of columns that libcudf has made of another's."""
-    pairs = zip(names, columns, strict=True)
+    pairs = zip(names_of(whole), columns, strict=True)
     return frame_of({n: ColumnBase.create(c, whole._data[n].dtype) for n, c in pairs})
 
 
@@ -407,6 +407,5 @@ def divided_outputs(whole: Any, plan: Plan, outputs: int) -> list[Any]:
     keys = [cudf.Series._from_column(c) for c in whole.index._columns[: len(plan.keys)]]
     order, ends = _order_of(_buckets(keys, outputs), outputs)
     ordered = whole.take(order)
-    pairs = zip([0, *ends[:-1]], ends, strict=True)
     # copies: a slice would keep all of it in memory
-    return [ordered.iloc[start:end].copy(deep=True) for start, end in pairs]
+    return [ordered.iloc[start:end].copy(deep=True) for start, end in _spans(ends)]

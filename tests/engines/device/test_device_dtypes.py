@@ -126,7 +126,7 @@ def results(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         assert not validate
         return SimpleNamespace(dtype=dtype, plc_column=None)
 
-    def wrapped(column: Values, dtype: Any = None) -> Any:
+    def as_column(column: Values, dtype: Any = None) -> Any:
         return SimpleNamespace(dtype=dtype or column.dtype, plc_column=column)
 
     def cast(column: Values, wanted: Any) -> Values:
@@ -137,8 +137,7 @@ def results(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         "dtype_to_pylibcudf_type": lambda dtype: dtype,
         "plc": SimpleNamespace(unary=SimpleNamespace(cast=cast)),
         "buffered": lambda column: column,
-        "wrapped": wrapped,
-        "as_column": wrapped,
+        "as_column": as_column,
         "_index_of": lambda columns, _: list(columns),
         "_labelled": lambda _, columns: list(columns),
         "unchecked": lambda _, columns, index: SimpleNamespace(columns=columns, index=index),

@@ -53,7 +53,6 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
             monkeypatch.setattr(module, "view", lambda column: column)
         monkeypatch.setattr(made, "keys_of", lambda table: [table["k0"]])
         monkeypatch.setattr(made, "column_at", lambda table, name: table[name])
-        monkeypatch.setattr(made, "is_own", lambda dtype: True)
         monkeypatch.setattr(made, "losses_of", lambda table: [])
         monkeypatch.setattr(made, "without_losses", lambda table: table)
         for name in ("repaired_rows", "repaired_partials", "_with_library_states"):
