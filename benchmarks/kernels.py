@@ -337,7 +337,7 @@ def _nunique(value: Any, rows: Any) -> Any:
 def _of_whole_groups(key: Any, output: Callable[[Any], Any], how: str = "auto") -> Any:
     """Ours from the key column on: codes, then an output of the rows."""
     from dask_gpuagg.engines.device.aggregator import Aggregator
-    from dask_gpuagg.engines.device.numbering import SortedRows
+    from dask_gpuagg.engines.device.groups import SortedRows
 
     def run(stopwatch: Any = None) -> Any:
         aggregator = Aggregator([key], False)

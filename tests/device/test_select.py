@@ -21,7 +21,7 @@ QUANTILES = (0.0, 0.01, 0.37, 0.5, 1.0)
 
 def rows_of(frame: pd.DataFrame, how: str, stopwatch: Any = None) -> tuple[pd.Series, Any]:
     """The keys of the groups, and the rows to be selected from or sorted."""
-    from dask_gpuagg.engines.device.numbering import SortedRows
+    from dask_gpuagg.engines.device.groups import SortedRows
 
     keys, codes = encoded(frame, ["k"])
     return keys["k"], SortedRows(codes, len(keys), stopwatch, how)
@@ -32,7 +32,7 @@ def both(frame: pd.DataFrame) -> tuple[pd.Series, Any, Any]:
 
     Groups come in no order: another numbering of the same rows has another one.
     """
-    from dask_gpuagg.engines.device.numbering import SortedRows
+    from dask_gpuagg.engines.device.groups import SortedRows
 
     keys, codes = encoded(frame, ["k"])
     select, sort = (SortedRows(codes, len(keys), None, how) for how in ("select", "sort"))

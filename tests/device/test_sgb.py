@@ -26,7 +26,7 @@ def encoded(
 
 
 def sorted_rows(frame: pd.DataFrame, key: str = "k") -> tuple[pd.Series, Any]:
-    from dask_gpuagg.engines.device.numbering import SortedRows
+    from dask_gpuagg.engines.device.groups import SortedRows
 
     keys, codes = encoded(frame, [key])
     return keys[key], SortedRows(codes, len(keys))
@@ -230,7 +230,7 @@ def by_cudf(gdf: Any, aggregation: Any) -> pd.Series:
 
 def ours_of(gdf: Any) -> tuple[pd.Series, Any, Any]:
     from dask_gpuagg.engines.device.aggregator import Aggregator
-    from dask_gpuagg.engines.device.numbering import SortedRows
+    from dask_gpuagg.engines.device.groups import SortedRows
 
     k, v = (gdf[c].to_pylibcudf()[0] for c in "kv")
     aggregator = Aggregator([k], False)

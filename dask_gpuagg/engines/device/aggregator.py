@@ -44,9 +44,6 @@ from dask_gpuagg.engines.device.columns import (
 from dask_gpuagg.engines.device.libcudf import Served
 from dask_gpuagg.settings import task_settings
 
-# Rows from which on kernels take less time to compile than libcudf takes to number rows.
-_NUMBERED_AT_MOST = 20_000_000
-
 
 def waits() -> bool:
     """Whether the running task waits for kernels that have to be compiled."""
@@ -59,8 +56,8 @@ def grouped(
     """Group rows and reduce every group; the columns are as the query describes them, or in pieces.
 
     Under ``gpuagg.compile: background`` a query whose kernels have to be compiled is served by
-    libcudf meanwhile, unless it is ``measured`` or libcudf would take too long or too much memory:
-    then the compiler is waited for. See ``cuda.aggregate.aggregate`` for the ``options``.
+    libcudf meanwhile, unless it is ``measured`` or device memory does not suffice for that: then
+    the compiler is waited for. See ``cuda.aggregate.aggregate`` for the ``options``.
     """
     why = ""
     for waits_for_kernels in [True] if measured or waits() else [False, True]:
@@ -73,29 +70,17 @@ def grouped(
             why = libcudf.cause_of(error)
             break
         # outside of the handlers, in which the error keeps the attempt's allocations alive
-        served = _served_meanwhile(query, keys, inputs, why)
-        if served is not None:
+        compile_ahead(query, keys[0].size())
+        try:
+            served = _served(query, keys, inputs, why)
+        except MemoryError:
+            for column in (*keys, *inputs):
+                if isinstance(column, Pieces):
+                    column.forget()
+        else:
+            compile_ahead(query, keys[0].size(), served.run.groups)
             return served
     return _served(query, keys, inputs, why)
-
-
-def _served_meanwhile(
-    query: Query, keys: Sequence[Any], inputs: Sequence[Any], why: str
-) -> Served | None:
-    """Groups by libcudf while kernels are compiled; None where the compiler is waited for."""
-    rows = keys[0].size()
-    if rows > _NUMBERED_AT_MOST and not libcudf.hashes(query):
-        return None
-    compile_ahead(query, rows)
-    try:
-        served = _served(query, keys, inputs, why)
-    except MemoryError:
-        for column in (*keys, *inputs):
-            if isinstance(column, Pieces):
-                column.forget()
-        return None
-    compile_ahead(query, rows, served.run.groups)
-    return served
 
 
 def _served(query: Query, keys: Sequence[Any], inputs: Sequence[Any], why: str) -> Served:

@@ -56,6 +56,7 @@ INT64 = DataType(TypeId.INT64)
 UINT64 = DataType(TypeId.UINT64)
 FLOAT64 = DataType(TypeId.FLOAT64)
 BOOL8 = DataType(TypeId.BOOL8)
+LIST = DataType(TypeId.LIST)
 
 
 class UnsupportedType(Exception):

@@ -42,8 +42,7 @@ from dask_gpuagg.engines.device.columns import (
     view_at,
     whole,
 )
-from dask_gpuagg.engines.device.groups import Grouping
-from dask_gpuagg.engines.device.numbering import Numbering
+from dask_gpuagg.engines.device.groups import Grouping, Numbering
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.states import STATES
 

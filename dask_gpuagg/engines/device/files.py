@@ -60,14 +60,13 @@ class ReadOnStreams(CudfEngine):  # type: ignore[misc]
         is_ordered = _get_stream() == DEFAULT_STREAM
         if not is_usual or chooses or not is_ordered or not _is_local_fs(fs):
             return super()._read_paths(paths, fs, columns=columns, row_groups=row_groups, **options)
-        source = plc.io.SourceInfo(list(paths))
-        builder = plc.io.parquet.ParquetReaderOptions.builder(source)
-        options = builder.use_pandas_metadata(False).build()
+        builder = plc.io.parquet.ParquetReaderOptions.builder(plc.io.SourceInfo(list(paths)))
+        asked = builder.use_pandas_metadata(False).build()
         if columns is not None:
-            options.set_column_names(list(columns))
+            asked.set_column_names(list(columns))
         if row_groups and row_groups != [None] * len(paths):
-            options.set_row_groups(row_groups)
-        return cudf.DataFrame.from_pylibcudf(plc.io.parquet.read_parquet(options, _next_stream()))
+            asked.set_row_groups(row_groups)
+        return cudf.DataFrame.from_pylibcudf(plc.io.parquet.read_parquet(asked, _next_stream()))
 
 
 def _next_stream() -> Stream:

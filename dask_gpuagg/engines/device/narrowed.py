@@ -36,8 +36,8 @@ from dask_gpuagg.engines.device.columns import (
     table,
     view,
 )
+from dask_gpuagg.engines.device.groups import column_struct, counts_of, matches, sortable
 from dask_gpuagg.engines.device.library import can_sort, numbered
-from dask_gpuagg.engines.device.numbering import column_struct, counts_of, matches, sortable
 from dask_gpuagg.engines.device.tables import aligned, cast, stack
 from dask_gpuagg.narrowing import Target, interpolation_of, share_inside, target_of, targets
 from dask_gpuagg.plan import Plan

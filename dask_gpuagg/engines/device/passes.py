@@ -37,9 +37,8 @@ from dask_gpuagg.engines.device.digits import (
     with_sums,
     without_losses,
 )
-from dask_gpuagg.engines.device.groups import Grouping
+from dask_gpuagg.engines.device.groups import Grouping, Numbering
 from dask_gpuagg.engines.device.library import state_of_partials, state_of_rows
-from dask_gpuagg.engines.device.numbering import Numbering
 from dask_gpuagg.engines.device.support import in_kernels
 from dask_gpuagg.plan import Output, Plan, StateUse
 from dask_gpuagg.states import STATES
@@ -224,7 +223,7 @@ def states_of_rows(
     for i, use in uses:
         views = [view_of(c) for c in use.columns]
         if STATES[use.state].binned:
-            names = add_exact_sum(grouping, *views, i in unusual)
+            names = add_exact_sum(grouping, views[0], i in unusual)
             labels += [f"s{i}.{name}" for name in names]
             continue
         update(grouping.aggregator, use, views)

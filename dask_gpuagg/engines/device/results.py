@@ -39,8 +39,7 @@ from dask_gpuagg.engines.device.columns import (
     unchecked,
     view,
 )
-from dask_gpuagg.engines.device.groups import Grouping
-from dask_gpuagg.engines.device.numbering import matches
+from dask_gpuagg.engines.device.groups import Grouping, matches
 from dask_gpuagg.plan import Output, Plan
 
 # Classes whose means are of the same class; their spread is a float.

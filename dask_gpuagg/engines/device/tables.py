@@ -39,7 +39,7 @@ from dask_gpuagg.engines.device.columns import (
     view,
     view_at,
 )
-from dask_gpuagg.engines.device.numbering import counts_of
+from dask_gpuagg.engines.device.groups import counts_of
 from dask_gpuagg.engines.device.results import index_of
 from dask_gpuagg.engines.device.support import reads_once
 from dask_gpuagg.plan import Plan

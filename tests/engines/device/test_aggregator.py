@@ -210,9 +210,7 @@ def calls() -> Iterator[ModuleType]:
 def run(calls: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """Who was asked for the groups, in turn; the last one has made them."""
 
-    def run(
-        *, compiles: bool = True, full: bool = False, rows: int = 1_000, hashes: bool = True
-    ) -> list[str]:
+    def run(*, compiles: bool = True, full: bool = False) -> list[str]:
         asked: list[str] = []
 
         def by_kernels(*_: Any) -> str:
@@ -231,9 +229,8 @@ def run(calls: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., lis
 
         monkeypatch.setattr(calls, "_by_kernels", by_kernels)
         monkeypatch.setattr(calls.libcudf, "aggregate", by_libcudf)
-        monkeypatch.setattr(calls.libcudf, "hashes", lambda _: hashes)
         monkeypatch.setattr(calls, "compile_ahead", lambda *a: asked.append(f"ahead {a[1:]}"))
-        keys = [SimpleNamespace(size=lambda: rows)]
+        keys = [SimpleNamespace(size=lambda: 1_000)]
         try:
             with dask.config.set({"gpuagg.fallback": "silent"}):
                 calls.grouped(QUERY, keys, [], measured=False)
@@ -253,13 +250,6 @@ def test_what_memory_lacks_for_waits(run: Callable[..., list[str]]) -> None:
     assert run(full=True, compiles=False) == [
         *("kernels", "ahead (1000,)", "libcudf", "waits", "libcudf", "MemoryError")
     ]
-
-
-def test_many_rows_that_would_be_numbered_wait(run: Callable[..., list[str]]) -> None:
-    many = {"rows": 10**8, "hashes": False}
-    assert run(**many) == ["kernels", "waits"]
-    assert run(**many, compiles=False) == ["kernels", "waits", "libcudf"]
-    assert run(rows=10**8) == [*("kernels", f"ahead ({10**8},)", "libcudf", f"ahead ({10**8}, 7)")]
 
 
 def test_calls_that_wait_are_not_served(run: Callable[..., list[str]]) -> None:
