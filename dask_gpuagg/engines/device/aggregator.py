@@ -28,7 +28,6 @@ from dask_gpuagg.engines.device.columns import (
     INT32,
     INT64,
     Pieces,
-    UnsupportedType,
     ctype_of,
     gather_columns,
     identity,
@@ -140,8 +139,6 @@ class Aggregator:
         self._template: Template | None = None
         # the number of every row's group, int32 and -1 for none, once a pass has encoded the rows
         self.codes: plc.Column | None = None
-        for key in keys:
-            key_part(key)
 
     def encode(self) -> None:
         """Let the pass make ``codes``, unless libcudf runs it."""
@@ -254,8 +251,6 @@ class Aggregator:
         memory = identity(column)
         place = self._places.get((memory, present), len(self._inputs))
         if place == len(self._inputs):
-            if not present:
-                ctype_of(column)
             self._inputs.append((column, present))
             self._places[memory, present] = self._places[id(column), present] = place
         return place
@@ -342,8 +337,6 @@ class Aggregator:
     def prod(self, column: plc.Column) -> None:
         """Products: integers modulo 2**64, floats in float64; null for groups without values."""
         ctype = ctype_of(column)
-        if ctype == "i128":
-            raise UnsupportedType("products of decimal128")
         if ctype in FLOATS:
             self._add_reduced("FloatProduct", column, "f64", FLOAT64)
         else:
@@ -378,8 +371,7 @@ class Aggregator:
 
     def exact_total_mean(self, column: plc.Column) -> None:
         """Means of such sums."""
-        states = self._state("ExactSum", column), self._counted(column)
-        self._add("ExactMean", states, "f64", FLOAT64, self._masked(column))
+        self._mean("ExactMean", "ExactSum", column, None, "f64", FLOAT64)
 
     def exact_loss(self, column: plc.Column) -> None:
         """More than ``digits.LOSS_AT_MOST`` where the bins do not hold all of a sum."""
@@ -395,8 +387,6 @@ class Aggregator:
 
     def _extreme(self, policy: str, column: plc.Column) -> None:
         ctype = ctype_of(column)
-        if ctype == "i128":
-            raise UnsupportedType("extremes of decimal128")
         states = (self._state(policy, column, ctype=ctype), *self._counts(column))
         self._add("Extreme", states, ctype, column.type(), self._masked(column))
 

@@ -59,16 +59,11 @@ BOOL8 = DataType(TypeId.BOOL8)
 LIST = DataType(TypeId.LIST)
 
 
-class UnsupportedType(Exception):
-    """No kernel reads columns of this type, or makes this state of them."""
-
-
 def identity(column: Any) -> tuple[Any, ...]:
     """Key that views of one memory share: a Series gives a new view at each request."""
     if not isinstance(column, plc.Column):  # in pieces
         return tuple(map(identity, column.columns))
-    spans = (column.data(), column.null_mask())
-    addresses = (span.ptr if span is not None else 0 for span in spans)
+    addresses = _address(column.data()), _address(column.null_mask())
     # empty columns share address 0: their identity distinguishes them
     own = id(column) if column.size() == 0 else 0
     return (*addresses, column.offset(), int(column.type().id()), own)
@@ -94,21 +89,17 @@ def masked(column: plc.Column) -> bool:
 
 
 def ctype_of(column: plc.Column) -> str:
-    """CUDA C++ name of the column's values; UnsupportedType for strings and nested columns."""
-    ctype = CTYPES.get(column.type().id())
-    if ctype is None:
-        raise UnsupportedType(f"values of type {column.type().id().name}")
-    return ctype
+    """CUDA C++ name of the values of a column of fixed width."""
+    return CTYPES[column.type().id()]
 
 
 def wide(ctype: str, dtype: DataType) -> tuple[str, DataType]:
     """Type of an integer sum: 64 bits; a duration or a decimal64 stays what it is."""
-    if dtype.id() is TypeId.BOOL8 or ctype[0] == "i":
-        plain = dtype.id() in (TypeId.INT8, TypeId.INT16, TypeId.INT32, TypeId.BOOL8)
-        if dtype.id() is TypeId.DECIMAL32:
-            return "i64", DataType(TypeId.DECIMAL64, dtype.scale())
-        return "i64", INT64 if plain or ctype != "i64" else dtype
-    return "u64", UINT64
+    if ctype[0] == "u" and dtype.id() is not TypeId.BOOL8:
+        return "u64", UINT64
+    if dtype.id() is TypeId.DECIMAL32:
+        return "i64", DataType(TypeId.DECIMAL64, dtype.scale())
+    return "i64", dtype if ctype == "i64" else INT64
 
 
 def key_part(column: plc.Column) -> KeyPart:
@@ -128,17 +119,17 @@ def value_part(column: plc.Column, present: bool) -> ValuePart:
 
 def view_of(column: plc.Column) -> DeviceColumn:
     """Where a column's values and validity bits lie."""
-    mask = column.null_mask()
-    mask_address = mask.ptr if mask is not None and masked(column) else 0
-    data = column.data()
-    address = data.ptr if data is not None else 0
-    nulls = column.null_count()
-    if column.type().id() is TypeId.STRING:
-        offsets = column.child(0).data() if column.num_children() else None
-        start = offsets.ptr if offsets is not None else 0
-        size = data.size if data is not None else 0
-        return DeviceColumn(start, mask_address, column.offset(), address, size, nulls)
-    return DeviceColumn(address, mask_address, column.offset(), nulls=nulls)
+    mask = _address(column.null_mask()) if masked(column) else 0
+    data, nulls = column.data(), column.null_count()
+    if column.type().id() is not TypeId.STRING:
+        return DeviceColumn(_address(data), mask, column.offset(), nulls=nulls)
+    offsets = column.child(0).data() if column.num_children() else None
+    size = data.size if data is not None else 0
+    return DeviceColumn(_address(offsets), mask, column.offset(), _address(data), size, nulls)
+
+
+def _address(span: Any | None) -> int:
+    return 0 if span is None else int(span.ptr)
 
 
 def kernel_column(output: Made, dtype: DataType, groups: int) -> plc.Column:
@@ -373,13 +364,10 @@ def view(column: Any) -> plc.Column:
     return column if isinstance(column, Pieces) else on_device(column._column)
 
 
-def plain(column: plc.Column) -> Any:
-    """A Series of libcudf's column, of the dtype that belongs to its type."""
-    return cudf.Series.from_pylibcudf(column)
-
-
-def like(column: plc.Column, dtype: Any) -> Any:
-    """A Series of libcudf's column, of a dtype that is stored in its type."""
+def like(column: plc.Column, dtype: Any = None) -> Any:
+    """A Series of libcudf's column, of a dtype that is stored in its type, or of the type's own."""
+    if dtype is None:
+        return cudf.Series.from_pylibcudf(column)
     return cudf.Series._from_column(ColumnBase.create(column, dtype))
 
 
@@ -407,7 +395,7 @@ def as_column(column: plc.Column, dtype: Any = None) -> ColumnBase:
         return ColumnBase.create(column, dtype)
     own = DTYPES.get(column.type().id())
     if own is None:  # days become seconds, which cuDF has
-        return plain(column)._column
+        return like(column)._column
     return ColumnBase.create(buffered(column), own, validate=False)
 
 
@@ -451,7 +439,7 @@ def array_of(column: plc.Column, null: Any = None) -> cp.ndarray:
     """A column as an array of CuPy, nulls replaced."""
     if null is not None:
         column = fill_nulls(column, null)
-    return plain(column).values
+    return like(column).values
 
 
 def floats_of(column: plc.Column) -> cp.ndarray:

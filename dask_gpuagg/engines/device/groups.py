@@ -27,7 +27,6 @@ from dask_gpuagg.engines.device.columns import (
     INT64,
     LIST,
     NOWHERE,
-    UnsupportedType,
     array_of,
     as_column,
     column_of,
@@ -73,19 +72,19 @@ class SortedRows:
         It is float64, or of the column's type for datetimes and durations, whose unit is a tick.
         """
         ticks = column.type().id() in _TICKS
-        quantiles, width = None, TYPE_BYTES[sortable(column)]
+        quantiles, width = None, TYPE_BYTES[ctype_of(column)]
         if self._skips_sort(column, select.selects(self._rows, self._groups, width)):
             quantiles = self._selected(column, q, interpolation, ticks)
         if quantiles is None:
             segments = self._values(column)
-            quantiles = sgb.quantiles(self._on, segments, sortable(column), q, interpolation, ticks)
+            quantiles = sgb.quantiles(self._on, segments, ctype_of(column), q, interpolation, ticks)
         data, mask, nulls = quantiles
         dtype = column.type() if ticks else FLOAT64
         return plc.Column(dtype, self._groups, data, mask if nulls else None, nulls, 0, [])
 
     def nunique(self, column: plc.Column) -> plc.Column:
         """Number of distinct values of each group, int64. Nulls are none, all NaN are one."""
-        ctype, counts = sortable(column), None
+        ctype, counts = ctype_of(column), None
         width = TYPE_BYTES[ctype]
         pays = select.divides(self._rows, self._groups, width)
         if width >= select.DIVIDED_BYTES and self._skips_sort(column, pays):
@@ -124,7 +123,7 @@ class SortedRows:
         # by itself, so that what it has allocated is released before a sort
         stride = select.stride_of(self._rows, self._groups)
         room = select.room_of(self._rows, self._groups, stride)
-        selector = select.Selector(self._on, sortable(column), self._groups, q, ticks)
+        selector = select.Selector(self._on, ctype_of(column), self._groups, q, ticks)
         return select.quantiles(selector, [self._chunk(column)], interpolation, stride, room)
 
     def _chunk(self, column: plc.Column) -> Chunk:
@@ -134,23 +133,13 @@ class SortedRows:
         # one column at a time: sorted rows take as much memory as the column does
         if self._sorted is None or self._sorted[0] is not column:
             self._sorted = None
-            struct, ctype = column_struct(column), sortable(column)
-            segments = sgb.sort_values(
-                self._on, struct, ctype, self._address(), self._rows, self._groups
-            )
-            self._sorted = (column, segments)
+            struct, ctype = column_struct(column), ctype_of(column)
+            rows = self._address(), self._rows, self._groups
+            self._sorted = (column, sgb.sort_values(self._on, struct, ctype, *rows))
         return self._sorted[1]
 
     def _address(self) -> int:
         return int(self._codes.data().ptr) if self._rows else 0
-
-
-def sortable(column: plc.Column) -> str:
-    """C++ name of values that words sort as; the kernels sort no 128 bits."""
-    ctype = ctype_of(column)
-    if ctype == "i128":
-        raise UnsupportedType(f"sorting values of type {column.type().id().name}")
-    return ctype
 
 
 def values_of(words: cp.ndarray, dtype: Any) -> cp.ndarray:

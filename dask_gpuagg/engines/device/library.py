@@ -41,7 +41,6 @@ from dask_gpuagg.engines.device.columns import (
     like,
     names_of,
     nans_to_nulls,
-    plain,
     present,
     series_from,
     table,
@@ -232,7 +231,7 @@ def _is_chrono(dtype: Any) -> bool:
 
 
 def _is_sorted(output: Output, dtype: Any, rows: int) -> bool:
-    """Whether the kernels that sort make an output of whole rows; the others are libcudf's."""
+    """Whether the kernels that sort make an output; the others are libcudf's and CuPy's."""
     if rows > sgb.ROWS_AT_MOST:
         return False
     if output.aggregation == "list":
@@ -262,7 +261,7 @@ def _output_of_rows(output: Output, numbering: Numbering, values: Any, paired: b
     column = by_kernels(by_sorting) if _is_sorted(output, dtype, rows) else None
     match name:
         case "nunique":
-            return _distinct_values(numbering, values, paired) if column is None else plain(column)
+            return _distinct_values(numbering, values, paired) if column is None else like(column)
         case "list" | "unique":
             if dtype_class(dtype) == "category":
                 values = of_categories(values)
@@ -273,12 +272,12 @@ def _output_of_rows(output: Output, numbering: Numbering, values: Any, paired: b
         case "median" | "quantile":
             if column is None:
                 return _quantile(numbering, values, q, between)
-            return like(column, dtype) if ticks else plain(column)
+            return like(column, dtype) if ticks else like(column)
         case other:
             raise AssertionError(f"the planner let {other!r} through to the device")
 
 
-# libcudf's quantiles of 2**30 + 700 rows access memory that is not theirs, which ends the process.
+# Of more rows, with their order and their groups beside them, a device has hardly the memory.
 _SORTED_ROWS = 1 << 30
 _QUANTILES = ("median", "quantile")
 
@@ -294,7 +293,7 @@ def _distinct_values(numbering: Numbering, values: Any, paired: bool) -> Any:
         )
         numbering = numbering.where(array_of(rows))
     count = plc.aggregation.count(plc.types.NullPolicy.EXCLUDE)
-    return plain(numbering.reduce(numbering.take(values), count))
+    return like(numbering.reduce(numbering.take(values), count))
 
 
 def _quantile(numbering: Numbering, values: Any, q: float, interpolation: str) -> Any:
@@ -304,7 +303,7 @@ def _quantile(numbering: Numbering, values: Any, q: float, interpolation: str) -
             f"a quantile of {taken.size():,} rows in one partition: at most {_SORTED_ROWS:,} are"
             " sorted. Repartition the collection into smaller partitions"
         )
-    ticks = _is_chrono(values.dtype)
+    ticks, q = _is_chrono(values.dtype), min(max(q, 0.0), 1.0)
     # float64 would lose the last digits of ticks
     numbers = plc.unary.bit_cast(taken, INT64) if ticks else plc.unary.cast(taken, FLOAT64)
     ascending, starts = _ascending(numbering, numbers)
@@ -332,7 +331,7 @@ def _quantile(numbering: Numbering, values: Any, q: float, interpolation: str) -
             raise ValueError(f"unknown interpolation {other!r}")
     quantiles = column_of(between)
     if not ticks:
-        return plain(numbering.spread(filled, quantiles))
+        return like(numbering.spread(filled, quantiles))
     return like(numbering.spread(filled, plc.unary.bit_cast(quantiles, taken.type())), values.dtype)
 
 
@@ -436,7 +435,7 @@ def with_outputs(
             if plan.narrowed and output.kind is Kind.WHOLE:
                 numbering = numberings[name]
                 column = numbering.take(tables[name][label])
-                values = plain(numbering.spread(numbering.codes, column))
+                values = like(numbering.spread(numbering.codes, column))
             elif output.kind is Kind.SKETCH:
                 values = _best_lists(output, numberings[name], tables[name]["v"])
             else:

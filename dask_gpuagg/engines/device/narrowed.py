@@ -27,16 +27,16 @@ from dask_gpuagg.cuda.runtime.background import waiting
 from dask_gpuagg.engines.device.columns import (
     FLOAT64,
     column_of,
+    ctype_of,
     gather_columns,
     keys_of,
     like,
     names_of,
-    plain,
     series_from,
     table,
     view,
 )
-from dask_gpuagg.engines.device.groups import column_struct, counts_of, matches, sortable
+from dask_gpuagg.engines.device.groups import column_struct, counts_of, matches
 from dask_gpuagg.engines.device.library import can_sort, numbered
 from dask_gpuagg.engines.device.tables import aligned, cast, stack
 from dask_gpuagg.narrowing import Target, interpolation_of, share_inside, target_of, targets
@@ -116,12 +116,12 @@ def aim(samples: Sequence[Any], plan: Plan) -> Brackets:
     ends = []
     for target in targets(plan):
         column = view(rows[f"v{target.column}"])
-        width = max(4, TYPE_BYTES[sortable(column)])
+        width = max(4, TYPE_BYTES[ctype_of(column)])
         if len(groups) == 0:
             ends.append(cp.zeros((0, 2), f"u{width}"))
             continue
         with waiting(True):
-            selector = _selector(sortable(column), len(groups), target)
+            selector = _selector(ctype_of(column), len(groups), target)
             words = selector.aim([_chunk(column, codes, len(groups))], 1)
         ends.append(_array(words, width).reshape(-1, 2).copy())
     sampled = counts_of(codes[codes >= 0], len(groups))
@@ -142,7 +142,7 @@ def count(keys: Sequence[Any], columns: Sequence[Any], brackets: Brackets, plan:
         column = view(cast(columns[target.column], plan.columns[target.column].dtype))
         ends = _ends_of(groups, brackets, i)
         sides, kept = _counted(column, codes, ends, target)
-        counted |= {f"counts{i}": cudf.DataFrame({"n": _series(sides)}), f"kept{i}": kept}
+        counted |= {f"counts{i}": cudf.DataFrame({"n": series_from(sides)}), f"kept{i}": kept}
     return counted
 
 
@@ -152,7 +152,7 @@ def _counted(column: plc.Column, codes: cp.ndarray, ends: cp.ndarray, target: Ta
     width = ends.dtype.itemsize
     room = rows // _ROOM + _ROOM_AT_LEAST
     with waiting(True):
-        selector = _selector(sortable(column), max(groups, 1), target)
+        selector = _selector(ctype_of(column), max(groups, 1), target)
         while True:
             counts, candidates = selector.counts(), selector.candidates(room)
             if groups:
@@ -168,7 +168,7 @@ def _counted(column: plc.Column, codes: cp.ndarray, ends: cp.ndarray, target: Ta
         "w": _array(candidates.words, width)[:number],
     }
     # copies: the room for more is given back
-    return sides, cudf.DataFrame({n: _series(c.copy()) for n, c in columns.items()})
+    return sides, cudf.DataFrame({n: series_from(c.copy()) for n, c in columns.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,18 +180,17 @@ class _Together:
     counted: Sequence[Counted]
 
     @classmethod
-    def of(cls, counted: Sequence[Counted]) -> _Together:
+    def of(cls, counted: Sequence[Counted], groups: Any = None) -> _Together:
+        """Number the groups of all chunks, or by ``groups``, which have all of them."""
         stacked = stack([one["keys"] for one in counted])
-        groups, codes = _numbered(keys_of(stacked), True)
+        if groups is None:
+            groups, codes = _numbered(keys_of(stacked), True)
+        else:
+            codes = cp.empty(len(stacked), cp.int32)
+            rows, places = _matched(stacked, groups)
+            codes[rows] = places
         ends = np.cumsum([len(one["keys"]) for one in counted])[:-1]
         return cls(groups, cp.split(codes, ends.tolist()), counted)
-
-    def like(self, groups: Any) -> _Together:
-        """Renumber the groups by other groups, among which they are."""
-        rows, codes = _matched(self.groups, groups)
-        places = cp.empty(len(self.groups), cp.int32)
-        places[rows] = codes
-        return _Together(groups, [places[each] for each in self.codes], self.counted)
 
     def counts(self, target: int) -> cp.ndarray:
         """Sums over all chunks, of shape (SIDES, groups)."""
@@ -211,7 +210,7 @@ class _Together:
 def _selector_of(together: _Together, i: int, plan: Plan) -> Selector:
     target = targets(plan)[i]
     empty = cudf.Series([], dtype=plan.columns[target.column].dtype)
-    return _selector(sortable(view(empty)), len(together.groups), target)
+    return _selector(ctype_of(view(empty)), len(together.groups), target)
 
 
 def _narrow(selector: Selector, together: _Together, ends: Words, i: int) -> int:
@@ -262,7 +261,7 @@ def picked(
     keys = {name: groups[name] for name in names_of(groups)}
     if len(groups) == 0:
         return table(keys | dict.fromkeys(outputs, cudf.Series([], dtype="float64")))
-    second = None if wider is None else _Together.of(again).like(groups)
+    second = None if wider is None else _Together.of(again, groups)
     columns = {}
     with waiting(True):
         selectors: dict[Target, Selector] = {}
@@ -274,7 +273,7 @@ def picked(
         for label, output in outputs.items():
             data, mask, nulls = selectors[target_of(output)].made(interpolation_of(output))
             mask = mask if nulls else None
-            columns[label] = plain(plc.Column(FLOAT64, len(groups), data, mask, nulls, 0, []))
+            columns[label] = like(plc.Column(FLOAT64, len(groups), data, mask, nulls, 0, []))
     return table(keys | columns)
 
 
@@ -325,7 +324,3 @@ def _words(array: cp.ndarray) -> Words:
     words = array_of(sgb.launcher(_get_stream()), array.size, width)
     _array(words, width)[: array.size] = array.ravel()
     return words
-
-
-def _series(array: cp.ndarray) -> Any:
-    return series_from(cp.ascontiguousarray(array))
