@@ -1,4 +1,4 @@
-"""A pass of the kernels: what is asked of columns, and who makes it, the kernels or libcudf."""
+"""A pass of the kernels over columns: its inputs, states and outputs; or libcudf in its place."""
 
 from __future__ import annotations
 
@@ -35,12 +35,11 @@ from dask_gpuagg.engines.device.columns import (
     key_part,
     masked,
     reinterpreted,
+    together,
     value_part,
     view_of,
-    whole,
     wide,
 )
-from dask_gpuagg.engines.device.libcudf import Served
 from dask_gpuagg.settings import task_settings
 
 
@@ -51,7 +50,7 @@ def waits() -> bool:
 
 def grouped(
     query: Query, keys: Sequence[Any], inputs: Sequence[Any], measured: bool, **options: Any
-) -> Aggregated | Served:
+) -> Aggregated | libcudf.Served:
     """Group rows and reduce every group; the columns are as the query describes them, or in pieces.
 
     Under ``gpuagg.compile: background`` a query whose kernels have to be compiled is served by
@@ -82,8 +81,8 @@ def grouped(
     return _served(query, keys, inputs, why)
 
 
-def _served(query: Query, keys: Sequence[Any], inputs: Sequence[Any], why: str) -> Served:
-    return libcudf.aggregate(query, list(map(whole, keys)), list(map(whole, inputs)), why)
+def _served(query: Query, keys: Sequence[Any], inputs: Sequence[Any], why: str) -> libcudf.Served:
+    return libcudf.aggregate(query, list(map(together, keys)), list(map(together, inputs)), why)
 
 
 def _by_kernels(
@@ -99,7 +98,7 @@ def _by_kernels(
     except NeedsWholeColumns:
         if len(parts) == 1:
             raise
-    return _by_kernels(query, list(map(whole, keys)), list(map(whole, inputs)), options)
+    return _by_kernels(query, list(map(together, keys)), list(map(together, inputs)), options)
 
 
 # An equal query reuses what the first one has computed for calls.
@@ -216,19 +215,19 @@ class Aggregator:
             if isinstance(output, Made):
                 output = kernel_column(output, dtype, run.groups)
             output = reinterpreted(output, dtype)
-            outputs.append(output if of is None else gather_columns([whole(of)], output)[0])
+            outputs.append(output if of is None else gather_columns([together(of)], output)[0])
         if self._encoded and isinstance(result, Aggregated):
             rows = self.keys[0].size()
             self.codes = plc.Column(INT32, rows, result.encode(), None, 0, 0, [])
         return keys, outputs, run
 
-    def _key_columns(self, result: Aggregated | Served) -> list[plc.Column]:
-        if isinstance(result, Served):
+    def _key_columns(self, result: Aggregated | libcudf.Served) -> list[plc.Column]:
+        if isinstance(result, libcudf.Served):
             return result.keys
         groups = result.run.groups
         if result.gathered:
             rows = kernel_column(result.keys[0], INT32, groups)
-            return gather_columns(list(map(whole, self.keys)), rows, all_there=True)
+            return gather_columns(list(map(together, self.keys)), rows, all_there=True)
         # what was compiled for nulls makes a mask for every column
         pairs = [
             (m if m.mask is None or key_part(k).nullable else m._replace(mask=None), k.type())

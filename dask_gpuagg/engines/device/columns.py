@@ -248,23 +248,23 @@ class Pieces:
         return int(sum(column.null_count() for column in self.columns))
 
     @cached_property
-    def whole(self) -> plc.Column:
+    def together(self) -> plc.Column:
         """The pieces concatenated."""
         return concatenated([self.columns])[0]
 
     def forget(self) -> None:
         """Release the concatenated column."""
-        self.__dict__.pop("whole", None)
+        self.__dict__.pop("together", None)
 
 
-def whole(column: Any) -> plc.Column:
+def together(column: Any) -> plc.Column:
     """A column that lies together."""
-    return column.whole if isinstance(column, Pieces) else column
+    return column.together if isinstance(column, Pieces) else column
 
 
 def as_one(column: Any) -> Any:
     """A Series, of pieces concatenated."""
-    return like(column.whole, column.dtype) if isinstance(column, Pieces) else column
+    return like(column.together, column.dtype) if isinstance(column, Pieces) else column
 
 
 def suit(columns: Sequence[Sequence[plc.Column]]) -> bool:

@@ -39,8 +39,8 @@ from dask_gpuagg.engines.device.columns import (
     series_from,
     table,
     take_rows,
+    together,
     view_at,
-    whole,
 )
 from dask_gpuagg.engines.device.groups import Grouping, Numbering
 from dask_gpuagg.plan import Plan
@@ -72,7 +72,7 @@ def add_exact_sum(grouping: Grouping, column: plc.Column, unusual: bool) -> list
     if not unusual:
         grouping.aggregator.exact_sum(column)
         return [exact_sums.COUNT, _USED, *(f"{_BIN}{k}" for k in range(EXACT_BINS))]
-    addends = _addends(whole(column))
+    addends = _addends(together(column))
     _add_totals(grouping, [column_of(part) for part in addends.values()])
     return [exact_sums.COUNT, *addends]
 

@@ -335,10 +335,10 @@ def _quantile(numbering: Numbering, values: Any, q: float, interpolation: str) -
     return like(numbering.spread(filled, plc.unary.bit_cast(quantiles, taken.type())), values.dtype)
 
 
-def sketch_entries(keys: Sequence[Any], values: Any, kept: Sketched, keep_nulls: bool) -> Any:
+def sketch_entries(keys: Sequence[Any], values: Any, sketch: Sketched, keep_nulls: bool) -> Any:
     """The best values of rows, as a table of keys and ``v``: at least one row for each group."""
     groups, numbering = numbered(keys, keep_nulls)
-    codes, best = _best(numbering, values, kept.aggregation, **dict(kept.parameters))
+    codes, best = _best(numbering, values, sketch.aggregation, **dict(sketch.parameters))
     missing = cp.flatnonzero(counts_of(codes, len(groups)) == 0)
     rows = cp.concatenate([codes, missing]).astype(cp.int32)
     columns = {name: take_rows(groups[name], rows) for name in names_of(groups)}

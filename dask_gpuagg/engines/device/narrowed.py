@@ -111,7 +111,7 @@ def _places(rows: int, stride: int) -> plc.Column:
 
 def aim(samples: Sequence[Any], plan: Plan) -> Brackets:
     """Brackets from the samples of all chunks."""
-    rows = stack([_cast(each, plan) for each in samples])
+    rows = stack([_cast(sampled, plan) for sampled in samples])
     groups, codes = _numbered(keys_of(rows), not plan.dropna or plan.drops_late)
     ends = []
     for target in targets(plan):
@@ -141,8 +141,8 @@ def count(keys: Sequence[Any], columns: Sequence[Any], brackets: Brackets, plan:
     for i, target in enumerate(targets(plan)):
         column = view(cast(columns[target.column], plan.columns[target.column].dtype))
         ends = _ends_of(groups, brackets, i)
-        sides, kept = _counted(column, codes, ends, target)
-        counted |= {f"counts{i}": cudf.DataFrame({"n": series_from(sides)}), f"kept{i}": kept}
+        sides, inside = _counted(column, codes, ends, target)
+        counted |= {f"counts{i}": cudf.DataFrame({"n": series_from(sides)}), f"kept{i}": inside}
     return counted
 
 
@@ -200,7 +200,7 @@ class _Together:
             sums[:, codes] += counts  # each group once in each
         return sums
 
-    def kept(self, target: int) -> tuple[cp.ndarray, cp.ndarray]:
+    def rows_inside(self, target: int) -> tuple[cp.ndarray, cp.ndarray]:
         """Group and word of all rows that were kept."""
         tables = [one[f"kept{target}"] for one in self.counted]
         of = [c[t["g"].values] for c, t in zip(self.codes, tables, strict=True)]
@@ -225,7 +225,7 @@ def _narrow(selector: Selector, together: _Together, ends: Words, i: int) -> int
 def _settle(selector: Selector, together: _Together, ends: Words, i: int) -> int:
     """Take the counts, and pick the quantiles that are settled; see ``_narrow``."""
     missed = _narrow(selector, together, ends, i)
-    of_row, words = together.kept(i)
+    of_row, words = together.rows_inside(i)
     candidates = selector.candidates(len(words))
     _array(candidates.words, words.dtype.itemsize)[: len(words)] = words
     _array(candidates.of_row, 4)[: len(words)] = of_row.astype(cp.uint32)

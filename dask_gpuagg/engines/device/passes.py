@@ -12,6 +12,7 @@ from pylibcudf.types import TypeId
 
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines.device import digits
 from dask_gpuagg.engines.device.aggregator import Aggregator
 from dask_gpuagg.engines.device.columns import (
     BOOL8,
@@ -23,19 +24,6 @@ from dask_gpuagg.engines.device.columns import (
     keys_of,
     view,
     view_at,
-)
-from dask_gpuagg.engines.device.digits import (
-    add_exact_sum,
-    is_lost,
-    loss_label,
-    losses_of,
-    merge_exact_sum,
-    repaired_partials,
-    repaired_rows,
-    settled_partials,
-    settled_rows,
-    with_sums,
-    without_losses,
 )
 from dask_gpuagg.engines.device.groups import Grouping, Numbering
 from dask_gpuagg.engines.device.library import state_of_partials, state_of_rows
@@ -198,7 +186,7 @@ def _kernel_states(plan: Plan) -> list[tuple[int, StateUse]]:
 def _labels_of(i: int, use: StateUse) -> list[str]:
     """Labels of a state's fields, and of its loss."""
     labels = [f"s{i}.{field}" for field in STATES[use.state].fields]
-    return [*labels, loss_label(i)] if use.state == "moments" else labels
+    return [*labels, digits.loss_label(i)] if use.state == "moments" else labels
 
 
 def states_of_rows(
@@ -223,19 +211,19 @@ def states_of_rows(
     for i, use in uses:
         views = [view_of(c) for c in use.columns]
         if STATES[use.state].binned:
-            names = add_exact_sum(grouping, views[0], i in unusual)
+            names = digits.add_exact_sum(grouping, views[0], i in unusual)
             labels += [f"s{i}.{name}" for name in names]
             continue
         update(grouping.aggregator, use, views)
         labels += _labels_of(i, use)
         if keeps_values(use.state):
             dtypes[f"s{i}.{use.state}"] = columns[use.columns[0]].dtype
-    groups, also_unusual = settled_rows(grouping.table(labels, dtypes), plan)
+    groups, also_unusual = digits.settled_rows(grouping.table(labels, dtypes), plan)
     if also_unusual:
         together = {c: as_one(column) for c, column in columns.items()}
         again = unusual | also_unusual
         return states_of_rows(list(map(as_one, keys)), together, index, plan, keep_nulls, again)
-    groups = repaired_rows(groups, keys, columns, plan)
+    groups = digits.repaired_rows(groups, keys, columns, plan)
 
     def by_library(numbering: Numbering, i: int, use: StateUse) -> dict[str, Any]:
         return state_of_rows(numbering, use, [columns[c] for c in use.columns], index)
@@ -254,14 +242,14 @@ def merged(stacked: Any, plan: Plan, least: int = 0) -> Any:
     labels: list[str] = []
     for i, use in _kernel_states(plan):
         if STATES[use.state].binned:
-            labels += merge_exact_sum(grouping, stacked, f"s{i}.")
+            labels += digits.merge_exact_sum(grouping, stacked, f"s{i}.")
             continue
         merge(grouping.aggregator, use, stacked, f"s{i}.")
         labels += _labels_of(i, use)
     values = [n for n in labels if keeps_values(n.partition(".")[2])]
     dtypes = {n: column_at(stacked, n).dtype for n in values}
-    groups = settled_partials(grouping.table(labels, dtypes), plan)
-    groups = repaired_partials(groups, stacked, keys, plan)
+    groups = digits.settled_partials(grouping.table(labels, dtypes), plan)
+    groups = digits.repaired_partials(groups, stacked, keys, plan)
     return _with_merged_states(groups, stacked, plan)
 
 
@@ -292,12 +280,12 @@ def finished(stacked: Any, plan: Plan, least: int = 0, merges: bool = True) -> A
             dtypes[f"o{i}"] = column_at(stacked, state).dtype
     for i, use in enumerate(plan.states):
         if STATES[use.state].binned:
-            labels += merge_exact_sum(grouping, stacked, f"s{i}.")
-    groups = with_sums(grouping.table(labels, dtypes), plan)
-    if merges and is_lost(losses_of(groups)):
+            labels += digits.merge_exact_sum(grouping, stacked, f"s{i}.")
+    groups = digits.with_sums(grouping.table(labels, dtypes), plan)
+    if merges and digits.is_lost(digits.losses_of(groups)):
         # merged first, which restores what was lost; one part of a group has nothing to lose
         return finished(merged(stacked, plan, least), plan, merges=False)
-    return _with_merged_states(without_losses(groups), stacked, plan)
+    return _with_merged_states(digits.without_losses(groups), stacked, plan)
 
 
 def add_outputs(
@@ -320,7 +308,7 @@ def add_outputs(
         labels.append(f"o{i}")
         if first:
             watched.add(moments)
-            labels.append(loss_label(i))
+            labels.append(digits.loss_label(i))
     return labels
 
 

@@ -25,6 +25,7 @@ from dask_gpuagg.engines.device.columns import (
     array_of,
     as_column,
     as_it_comes,
+    as_type,
     binary,
     buffered,
     column_at,
@@ -154,23 +155,25 @@ class Result:
     def __init__(self, shape: Shape, keys: Sequence[Any]) -> None:
         self._shape, self._keys = shape, keys
         # columns of no values, the keys' first, their types, and the frame that has them
-        self._made: tuple[list[ColumnBase], list[plc.DataType], Any] | None = None
+        self._prepared: tuple[list[ColumnBase], list[plc.DataType], Any] | None = None
 
     def prepare(self) -> None:
         """Make all that needs no values."""
-        if self._made is None:
+        if self._prepared is None:
             dtypes = [as_it_comes(dtype) for dtype in (*self._keys, *self._shape.dtypes)]
             columns = [ColumnBase.create(None, dtype, validate=False) for dtype in dtypes]
             types = [dtype_to_pylibcudf_type(dtype) for dtype in dtypes]
-            self._made = columns, types, _framed(columns, self._shape)
+            self._prepared = columns, types, _framed(columns, self._shape)
 
     def of(self, keys: Sequence[plc.Column], outputs: Sequence[plc.Column]) -> Any:
         """The DataFrame or Series, which shares the memory of the columns; keys are without NaN."""
         self.prepare()
-        assert self._made is not None
-        columns, types, prepared = self._made
+        assert self._prepared is not None
+        columns, types, prepared = self._prepared
         promised = zip(outputs, self._shape.dtypes, types[len(keys) :], strict=True)
-        values = [*keys, *(_as_promised(*each) for each in promised)]
+        # numbers are cast to other numbers
+        numbers = (as_type(c, kind) if dtype.kind in "biuf" else c for c, dtype, kind in promised)
+        values = [*keys, *numbers]
         if all(value.type() == t for value, t in zip(values, types, strict=True)):
             for column, value in zip(columns, values, strict=True):
                 column.plc_column = buffered(value)
@@ -182,14 +185,14 @@ class Result:
 
 def _labelled(labels: pd.Index, columns: Sequence[ColumnBase]) -> ColumnAccessor:
     """Columns as a frame has them, by their labels."""
-    known = _seen.of(labels, lambda: _accessor_of(labels))
+    accessor = _seen.of(labels, lambda: _accessor_of(labels))
     return ColumnAccessor(
-        dict(zip(known.names, columns, strict=True)),
-        multiindex=known.multiindex,
-        rangeindex=known.rangeindex,
-        level_names=known.level_names,
-        label_dtype=known.label_dtype,
-        level_dtypes=known._level_dtypes,
+        dict(zip(accessor.names, columns, strict=True)),
+        multiindex=accessor.multiindex,
+        rangeindex=accessor.rangeindex,
+        level_names=accessor.level_names,
+        label_dtype=accessor.label_dtype,
+        level_dtypes=accessor._level_dtypes,
         verify=False,
         # a user may name them: those of the metadata stay as they are
         pandas_index=labels.view(),
@@ -212,13 +215,6 @@ def _accessor_of(labels: pd.Index) -> ColumnAccessor:
         return frame._data
 
     return _accessors.of(key, make)
-
-
-def _as_promised(column: plc.Column, dtype: Any, promised: plc.DataType) -> plc.Column:
-    """Cast to the type of a promised number, where the values are other numbers."""
-    if column.type() == promised or dtype.kind not in "biuf":
-        return column
-    return plc.unary.cast(column, promised)
 
 
 def _cast(column: Any, dtype: Any) -> Any:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-from typing import Any
+from numbers import Integral
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.cache import OfObjects
@@ -120,22 +119,15 @@ def _output_refusal(plan: Plan, output: Output, labels: int) -> Unsupported | No
             f"{name} of dtype {column.dtype} is not made on the device", name, column.label
         )
     ddof = dict(output.parameters).get("ddof", 1)
-    if not _is_int32(ddof):  # it is a part of the kernels' source
+    # it is a part of the kernels' source
+    is_integer = isinstance(ddof, Integral) and not isinstance(ddof, bool)
+    if not is_integer or not -(2**31) <= int(ddof) < 2**31:
         return Unsupported("ddof is no whole number of 32 bits", name, column.label)
     if name in ("min", "max") and cls == "category" and not column.dtype.ordered:
         return Unsupported(f"{name} of categories that have no order", name, column.label)
     if name in ("idxmin", "idxmax") and labels > 1:
         return Unsupported(f"{name} of rows whose index has several levels", name, column.label)
     return None
-
-
-def _is_int32(value: Any) -> bool:
-    if isinstance(value, bool):
-        return False
-    try:
-        return -(2**31) <= operator.index(value) < 2**31
-    except TypeError:
-        return False
 
 
 def device_table() -> str:

@@ -77,8 +77,8 @@ def _concatenated(tables: list[Any]) -> Any:
     dtypes = _dtypes_of(tables[0])
     # dtypes that say the same as the type of libcudf's column
     if all(is_own(dtype) or isinstance(dtype, pd.DatetimeTZDtype) for dtype in dtypes.values()):
-        whole = concatenated([[view_at(table, name) for table in tables] for name in dtypes])
-        pairs = zip(dtypes.items(), whole, strict=True)
+        columns = concatenated([[view_at(table, name) for table in tables] for name in dtypes])
+        pairs = zip(dtypes.items(), columns, strict=True)
         return frame_of({name: as_column(column, dtype) for (name, dtype), column in pairs})
     stacked = cudf.concat(tables, ignore_index=True)
     for name, dtype in dtypes.items():
@@ -97,12 +97,12 @@ def _dtypes_of(table: Any) -> dict[Any, Any]:
 
 def divided(run: Sequence[Any]) -> list[Sequence[Any]]:
     """Divide partitions of equal dtypes into those that are stacked for one call of the kernels."""
-    most = cp.cuda.Device().mem_info[1] // _SHARE_OF_A_CALL
+    limit = cp.cuda.Device().mem_info[1] // _SHARE_OF_A_CALL
     pieces: list[list[Any]] = []
     rows = size = 0
     for part in run:
         more = bytes_of((*part.keys, *part.columns))
-        if not pieces or rows + len(part) > _ROWS_OF_A_CALL or size + more > most:
+        if not pieces or rows + len(part) > _ROWS_OF_A_CALL or size + more > limit:
             pieces.append([])
             rows = size = 0
         pieces[-1].append(part)
@@ -126,11 +126,11 @@ def _bytes_of(column: plc.Column) -> int:
     """Bytes of a column's values, roughly: of a slice of text its share of all of it."""
     if column.num_children():
         characters = column.data().size if column.data() else 0
-        whole = sum(map(_bytes_of, column.children())) + characters
+        size = sum(map(_bytes_of, column.children())) + characters
         if column.type().id() == plc.TypeId.STRING:
             # a slice has the offsets and the characters of all rows
-            whole = whole * column.size() // max(column.child(0).size() - 1, 1)
-        return int(whole)
+            size = size * column.size() // max(column.child(0).size() - 1, 1)
+        return int(size)
     # text without rows may have no children, and text has no size of its own
     return int(column.size() * plc.types.size_of(column.type())) if column.size() else 0
 
@@ -141,7 +141,7 @@ def stacked(parts: Sequence[Sequence[Any]], plan: Plan | None = None) -> list[An
     Columns stay ``Pieces`` where the plan's kernels take large columns as they lie.
     """
     columns = [list(map(view, pieces)) for pieces in zip(*parts, strict=True)]
-    dtypes = [known.dtype for known in parts[0]]
+    dtypes = [column.dtype for column in parts[0]]
     if plan is not None and reads_once(plan) and all(map(is_own, dtypes)) and suit(columns):
         return [Pieces(pieces, dtype) for pieces, dtype in zip(columns, dtypes, strict=True)]
     return [like(c, dtype) for c, dtype in zip(concatenated(columns), dtypes, strict=True)]
@@ -297,34 +297,34 @@ def _hash_columns(key: Any) -> list[Any]:
 def split(tables: Partial, plan: Plan, buckets: int, second: bool = False) -> list[Partial]:
     """Divide a partial by key hash into one partial per output; see ``host.split``."""
     parts: list[Partial] = [{} for _ in range(buckets)]
-    for name, whole in tables.items():
-        of_row = _buckets_of(whole, plan, buckets, second)
+    for name, table in tables.items():
+        of_row = _buckets_of(table, plan, buckets, second)
         if buckets <= _FEW_BUCKETS:
             for j, part in enumerate(parts):
-                part[name] = rows_where(whole, of_row == j)
+                part[name] = rows_where(table, of_row == j)
             continue
         order, ends = _order_of(of_row, buckets)
         for part, (start, end) in zip(parts, _spans(ends), strict=True):
             # not slices of one table: each would keep all of it in memory
-            part[name] = _taken(whole, order[start:end])
+            part[name] = _taken(table, order[start:end])
     return parts
 
 
-def ordered(whole: Any, plan: Plan, buckets: int) -> tuple[Any, list[int]]:
+def ordered(table: Any, plan: Plan, buckets: int) -> tuple[Any, list[int]]:
     """A table in the order of the outputs of ``split``, and where the rows of each end."""
-    order, ends = _order_of(_buckets_of(whole, plan, buckets, False), buckets)
-    return _taken(whole, order), ends
+    order, ends = _order_of(_buckets_of(table, plan, buckets, False), buckets)
+    return _taken(table, order), ends
 
 
-def hash_partitioned(whole: Any, keys: int, parts: int) -> list[Any]:
+def hash_partitioned(table: Any, keys: int, parts: int) -> list[Any]:
     """A table divided by the hash of its first columns, as slices of one.
 
     By libcudf's own hash, which is not that of ``split``: equal values are in one part only where
     their dtypes are equal. The order of the rows is lost.
     """
-    columns = plc.Table(_views(whole))
+    columns = plc.Table(_views(table))
     parted, starts = plc.partitioning.hash_partition(columns, list(range(keys)), parts)
-    ordered = _like(whole, parted.columns())
+    ordered = _like(table, parted.columns())
     return [ordered.iloc[a:b] for a, b in _spans([*starts[1:parts], len(ordered)])]
 
 
@@ -339,31 +339,31 @@ def _spans(ends: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
-def _buckets_of(whole: Any, plan: Plan, buckets: int, second: bool) -> cp.ndarray:
-    keys = [column_at(whole, f"k{i}") for i in range(len(plan.keys))]
+def _buckets_of(table: Any, plan: Plan, buckets: int, second: bool) -> cp.ndarray:
+    keys = [column_at(table, f"k{i}") for i in range(len(plan.keys))]
     return _buckets(keys, buckets, second)
 
 
-def rows_where(whole: Any, rows: cp.ndarray) -> Any:
+def rows_where(table: Any, rows: cp.ndarray) -> Any:
     """Rows of a table for which a condition holds, in their order."""
-    columns, condition = plc.Table(_views(whole)), column_of(rows)
+    columns, condition = plc.Table(_views(table)), column_of(rows)
     filtered = plc.stream_compaction.apply_retention_mask(columns, condition)
-    return _like(whole, filtered.columns())
+    return _like(table, filtered.columns())
 
 
-def _taken(whole: Any, rows: cp.ndarray) -> Any:
+def _taken(table: Any, rows: cp.ndarray) -> Any:
     """Rows of a table by number."""
-    return _like(whole, gather_columns(_views(whole), column_of(rows), all_there=True))
+    return _like(table, gather_columns(_views(table), column_of(rows), all_there=True))
 
 
-def _views(whole: Any) -> list[plc.Column]:
-    return [view_at(whole, name) for name in names_of(whole)]
+def _views(table: Any) -> list[plc.Column]:
+    return [view_at(table, name) for name in names_of(table)]
 
 
-def _like(whole: Any, columns: Sequence[plc.Column]) -> Any:
+def _like(table: Any, columns: Sequence[plc.Column]) -> Any:
     """A table of columns that libcudf has made of another's."""
-    pairs = zip(names_of(whole), columns, strict=True)
-    return frame_of({n: ColumnBase.create(c, whole._data[n].dtype) for n, c in pairs})
+    pairs = zip(names_of(table), columns, strict=True)
+    return frame_of({n: ColumnBase.create(c, table._data[n].dtype) for n, c in pairs})
 
 
 def concatenated_outputs(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
@@ -378,19 +378,17 @@ def concatenated_outputs(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
     if len(filled) == 1:
         return first.sort_index(na_position="last") if plan.sort else first
     levels = [f"k{i}" for i in range(first.index.nlevels)]
-    whole = stack([_as_table(output, levels) for output in filled])
+    stacked = stack([_as_table(output, levels) for output in filled])
     if plan.sort:
-        whole = whole.sort_values(levels, na_position="last", ignore_index=True)
-    index = index_of([whole[name] for name in levels], list(first.index.names))
-    columns = [whole[name] for name in whole.columns if name not in levels]
-    if first.ndim == 1:
-        result = columns[0]
-        result.index = index
-        result.name = first.name
-        return result
-    result = cudf.DataFrame(dict(enumerate(columns)))
+        stacked = stacked.sort_values(levels, na_position="last", ignore_index=True)
+    index = index_of([stacked[name] for name in levels], list(first.index.names))
+    columns = [stacked[name] for name in stacked.columns if name not in levels]
+    result = columns[0] if first.ndim == 1 else cudf.DataFrame(dict(enumerate(columns)))
     result.index = index
-    result.columns = first.columns
+    if first.ndim == 1:
+        result.name = first.name
+    else:
+        result.columns = first.columns
     return result
 
 
@@ -402,10 +400,10 @@ def _as_table(output: Any, levels: Sequence[str]) -> Any:
     return cudf.DataFrame({n: cudf.Series._from_column(c) for n, c in named.items()})
 
 
-def divided_outputs(whole: Any, plan: Plan, outputs: int) -> list[Any]:
+def divided_outputs(output: Any, plan: Plan, outputs: int) -> list[Any]:
     """The groups of a finished output divided by key hash; see ``host.divided_outputs``."""
-    keys = [cudf.Series._from_column(c) for c in whole.index._columns[: len(plan.keys)]]
+    keys = [cudf.Series._from_column(c) for c in output.index._columns[: len(plan.keys)]]
     order, ends = _order_of(_buckets(keys, outputs), outputs)
-    ordered = whole.take(order)
+    ordered = output.take(order)
     # copies: a slice would keep all of it in memory
     return [ordered.iloc[start:end].copy(deep=True) for start, end in _spans(ends)]

@@ -46,7 +46,7 @@ def _grouped(module: ModuleType) -> Any:
             states = [query.states[i] for i in output.states]
             read = [(s.policy, *(inputs[i].name for i in s.inputs)) for s in states]
             outputs.append((output.policy, *read))
-        return module.Served(list(keys), outputs, None)
+        return module.libcudf.Served(list(keys), outputs, None)
 
     return grouped
 
@@ -225,7 +225,7 @@ def run(calls: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., lis
             asked.append("libcudf")
             if full:
                 raise MemoryError
-            return calls.Served([], [], SimpleNamespace(groups=7))
+            return calls.libcudf.Served([], [], SimpleNamespace(groups=7))
 
         monkeypatch.setattr(calls, "_by_kernels", by_kernels)
         monkeypatch.setattr(calls.libcudf, "aggregate", by_libcudf)
