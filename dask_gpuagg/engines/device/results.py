@@ -25,7 +25,6 @@ from dask_gpuagg.engines.device.columns import (
     array_of,
     as_column,
     as_it_comes,
-    as_type,
     binary,
     buffered,
     column_at,
@@ -171,9 +170,7 @@ class Result:
         assert self._prepared is not None
         columns, types, prepared = self._prepared
         promised = zip(outputs, self._shape.dtypes, types[len(keys) :], strict=True)
-        # numbers are cast to other numbers
-        numbers = (as_type(c, kind) if dtype.kind in "biuf" else c for c, dtype, kind in promised)
-        values = [*keys, *numbers]
+        values = [*keys, *(_as_promised(*triple) for triple in promised)]
         if all(value.type() == t for value, t in zip(values, types, strict=True)):
             for column, value in zip(columns, values, strict=True):
                 column.plc_column = buffered(value)
@@ -215,6 +212,13 @@ def _accessor_of(labels: pd.Index) -> ColumnAccessor:
         return frame._data
 
     return _accessors.of(key, make)
+
+
+def _as_promised(column: plc.Column, dtype: Any, promised: plc.DataType) -> plc.Column:
+    """Cast to the type of a promised number, where the values are other numbers."""
+    if column.type() == promised or dtype.kind not in "biuf":
+        return column
+    return plc.unary.cast(column, promised)
 
 
 def _cast(column: Any, dtype: Any) -> Any:

@@ -129,13 +129,13 @@ def results(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     def as_column(column: Values, dtype: Any = None) -> Any:
         return SimpleNamespace(dtype=dtype or column.dtype, plc_column=column)
 
-    def as_type(column: Values, dtype: Any) -> Values:
-        return column if column.dtype == dtype else Values(f"{column.name} as {dtype}", dtype)
+    def cast(column: Values, wanted: Any) -> Values:
+        return Values(f"{column.name} as {wanted}", wanted)
 
     stand_ins = {
         "ColumnBase": SimpleNamespace(create=create),
         "dtype_to_pylibcudf_type": lambda dtype: dtype,
-        "as_type": as_type,
+        "plc": SimpleNamespace(unary=SimpleNamespace(cast=cast)),
         "buffered": lambda column: column,
         "as_column": as_column,
         "_index_of": lambda columns, _: list(columns),
