@@ -120,27 +120,16 @@ def test_rows_for_which_memory_does_not_suffice_wait(
     assert last_runs()[-1].decision.kernel != "libcudf"
 
 
-def test_rows_that_would_be_sorted_wait(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dask_gpuagg.engines.device import aggregator
-
-    monkeypatch.setattr(aggregator, "_SORTED_AT_MOST", 0)
-    check(query_of("spread").compute(), "spread")
-    assert last_runs()[-1].decision.kernel != "libcudf"
-
-
 def test_a_query_that_waits(fresh: None) -> None:
     with dask.config.set({"gpuagg.compile": "wait"}):
         check(query_of("sum").compute(), "sum")
     assert last_runs()[-1].decision.kernel != "libcudf"
 
 
-@pytest.mark.parametrize("full", [False, True])
-def test_a_compiler_that_fails_meanwhile(
-    full: bool, fresh: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compiler_that_fails_meanwhile(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """libcudf serves in the end, also where the call has waited for the kernels."""
     from dask_gpuagg.cuda.runtime.compiler import CompileError
-    from dask_gpuagg.engines.device import aggregator, libcudf
+    from dask_gpuagg.engines.device import libcudf
 
     def refuse(*_: Any) -> Any:
         raise CompileError("no such instruction")
@@ -149,14 +138,12 @@ def test_a_compiler_that_fails_meanwhile(
 
     def once(*arguments: Any) -> Any:
         tries.append(1)
-        if full and len(tries) == 1:
+        if len(tries) == 1:
             raise MemoryError
         return aggregate(*arguments)
 
     monkeypatch.setattr(kernels, "cubin", refuse)
     monkeypatch.setattr(libcudf, "aggregate", once)
-    if not full:
-        monkeypatch.setattr(aggregator, "_SORTED_AT_MOST", 0)
     with dask.config.set({"gpuagg.fallback": "silent"}):
         check(query_of("spread").compute(), "spread")
     assert last_runs()[-1].decision.kernel == "libcudf"

@@ -45,7 +45,7 @@ def aggregated(
         (column,) = on_device(frame, [label])
         for name in names:
             if name in ("var", "std", "sem"):
-                aggregator.spread(column, 1, ("var", "std", "sem").index(name))
+                aggregator.spread(1, ("var", "std", "sem").index(name), column)
             elif name == "size":
                 aggregator.size()
             else:

@@ -58,7 +58,7 @@ def grouped(keys: list[Any], v: Any, w: Any, kernel: str, keep_nulls: bool) -> t
     aggregator.count(v)
     aggregator.max(v)
     aggregator.mean(w)
-    aggregator.spread(v, 1, 0)
+    aggregator.spread(1, 0, v)
     aggregator.sum(w)
     aggregator.size()
     made, outputs, run = aggregator.run(kernel)
@@ -160,3 +160,29 @@ def test_lost_digits_are_restored_from_pieces(monkeypatch: pytest.MonkeyPatch) -
     made = finished_of([inputs_of(p, ["k"], read.plan) for p in parts], read.plan, read.meta)
     expected = whole.groupby("k").agg({"v": ["var"]})
     pd.testing.assert_frame_equal(made.sort_index().to_pandas(), expected, rtol=1e-9)
+
+
+def test_exact_sums_of_values_of_any_size_from_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such values are read again, as integers of columns that lie together."""
+    import math
+
+    import cudf
+    import dask
+    import dask_cudf
+
+    from dask_gpuagg import enabled
+    from dask_gpuagg.engines.device import columns
+    from dask_gpuagg.frontend import logical
+    from dask_gpuagg.tasks.partials import finished_of, inputs_of
+
+    monkeypatch.setattr(columns, "_ROWS_OF_A_PIECE", 1)
+    rng = np.random.default_rng(6)
+    values = rng.normal(0, 1, 30_000) * 10.0 ** rng.integers(-200, 200, 30_000)
+    whole = pd.DataFrame({"k": np.arange(30_000) % 3, "v": values})
+    parts = [cudf.DataFrame(whole.iloc[i : i + 10_000]) for i in range(0, 30_000, 10_000)]
+    with enabled(), dask.config.set({"gpuagg.deterministic": True}):
+        lazy = dask_cudf.from_cudf(parts[0].head(3), npartitions=1).groupby("k").agg({"v": "sum"})
+        read = logical.read(lazy.expr)
+    made = finished_of([inputs_of(p, ["k"], read.plan) for p in parts], read.plan, read.meta)
+    expected = [math.fsum(whole["v"][whole["k"] == k]) for k in range(3)]
+    assert made.sort_index().to_pandas()["v"].tolist() == expected

@@ -1,4 +1,4 @@
-"""A pass of the kernels: what is asked of columns, and who makes it, the kernels or libcudf."""
+"""A pass of the kernels over columns: its inputs, states and outputs; or libcudf in its place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pylibcudf as plc
 from pylibcudf.types import DataType, TypeId
 from pylibcudf.utils import _get_stream
 
-from dask_gpuagg.cuda.aggregate import Aggregated, NeedsWholeColumns, Part, Run, aggregate
+from dask_gpuagg.cuda.aggregate import Aggregated, Made, NeedsWholeColumns, Part, Run, aggregate
 from dask_gpuagg.cuda.ahead import compile_ahead
 from dask_gpuagg.cuda.query.canonical import Canonical, canonical
 from dask_gpuagg.cuda.query.query import Query
@@ -28,7 +28,6 @@ from dask_gpuagg.engines.device.columns import (
     INT32,
     INT64,
     Pieces,
-    UnsupportedType,
     ctype_of,
     gather_columns,
     identity,
@@ -36,16 +35,12 @@ from dask_gpuagg.engines.device.columns import (
     key_part,
     masked,
     reinterpreted,
-    sorted_order,
+    together,
     value_part,
     view_of,
-    whole,
     wide,
 )
 from dask_gpuagg.settings import task_settings
-
-# Rows from which on kernels take less time to compile than libcudf takes to sort and join.
-_SORTED_AT_MOST = 20_000_000
 
 
 def waits() -> bool:
@@ -53,81 +48,57 @@ def waits() -> bool:
     return task_settings().compile == "wait"
 
 
-class How(NamedTuple):
-    """Requests of a pass beside its outputs; see ``cuda.aggregate.aggregate``."""
-
-    forced: str = "auto"
-    stopwatch: Stopwatch | None = None
-    encoded: bool = False
-    about: tuple[str, ...] = ()
-    least: int = 0
-    meanwhile: Callable[[], None] | None = None
-
-
-class Served(NamedTuple):
-    """Groups by libcudf: key columns, outputs as plain numbers, and the report."""
-
-    keys: list[plc.Column]
-    outputs: list[plc.Column]
-    run: Run
-
-
 def grouped(
-    query: Query, keys: Sequence[Any], inputs: Sequence[Any], how: How
-) -> Aggregated | Served:
+    query: Query, keys: Sequence[Any], inputs: Sequence[Any], measured: bool, **options: Any
+) -> Aggregated | libcudf.Served:
     """Group rows and reduce every group; the columns are as the query describes them, or in pieces.
 
     Under ``gpuagg.compile: background`` a query whose kernels have to be compiled is served by
-    libcudf meanwhile, unless it would have to sort too many rows, or device memory does not suffice
-    for it: then the compiler is waited for.
+    libcudf meanwhile, unless it is ``measured`` or device memory does not suffice for that: then
+    the compiler is waited for. See ``cuda.aggregate.aggregate`` for the ``options``.
     """
-    measured = how.forced != "auto" or how.stopwatch is not None
-    compiling, why = False, ""
-    try:
-        with waiting(measured or waits()):
-            return _by_kernels(query, keys, inputs, how)
-    except KernelsCompiling as error:
-        compiling, why = True, str(error)
-    except KernelsUnavailable as error:
-        why = libcudf.cause_of(error)
-    # outside of the handlers, in which the error keeps the attempt's allocations alive
-    if compiling:
-        rows = keys[0].size()
-        if rows <= _SORTED_AT_MOST or libcudf.hashes(query):
-            compile_ahead(query, rows)
-            try:
-                served = _served(query, keys, inputs, why)
-            except MemoryError:
-                for column in (*keys, *inputs):
-                    if isinstance(column, Pieces):
-                        column.forget()
-            else:
-                compile_ahead(query, rows, served.run.groups)
-                return served
+    why = ""
+    for waits_for_kernels in [True] if measured or waits() else [False, True]:
         try:
-            return _by_kernels(query, keys, inputs, how)
+            with waiting(waits_for_kernels):
+                return _by_kernels(query, keys, inputs, options)
+        except KernelsCompiling as error:
+            why = str(error)
         except KernelsUnavailable as error:
             why = libcudf.cause_of(error)
+            break
+        # outside of the handlers, in which the error keeps the attempt's allocations alive
+        compile_ahead(query, keys[0].size())
+        try:
+            served = _served(query, keys, inputs, why)
+        except MemoryError:
+            for column in (*keys, *inputs):
+                if isinstance(column, Pieces):
+                    column.forget()
+        else:
+            compile_ahead(query, keys[0].size(), served.run.groups)
+            return served
     return _served(query, keys, inputs, why)
 
 
-def _served(query: Query, keys: Sequence[Any], inputs: Sequence[Any], why: str) -> Served:
-    together = [whole(c) for c in keys], [whole(c) for c in inputs]
-    return Served(*libcudf.aggregate(query, *together, why))
+def _served(query: Query, keys: Sequence[Any], inputs: Sequence[Any], why: str) -> libcudf.Served:
+    return libcudf.aggregate(query, list(map(together, keys)), list(map(together, inputs)), why)
 
 
-def _by_kernels(query: Query, keys: Sequence[Any], inputs: Sequence[Any], how: How) -> Aggregated:
+def _by_kernels(
+    query: Query, keys: Sequence[Any], inputs: Sequence[Any], options: dict[str, Any]
+) -> Aggregated:
     pieces = [c.columns if isinstance(c, Pieces) else (c,) for c in (*keys, *inputs)]
     parts = []
     for own in zip(*pieces, strict=True):
         views = list(map(view_of, own))
         parts.append(Part(views[: len(keys)], views[len(keys) :], own[0].size()))
     try:
-        return aggregate(query, parts, _get_stream(), *how)
+        return aggregate(query, parts, _get_stream(), **options)
     except NeedsWholeColumns:
         if len(parts) == 1:
             raise
-    return _by_kernels(query, [whole(c) for c in keys], [whole(c) for c in inputs], how)
+    return _by_kernels(query, list(map(together, keys)), list(map(together, inputs)), options)
 
 
 # An equal query reuses what the first one has computed for calls.
@@ -163,21 +134,14 @@ class Aggregator:
         self._places: dict[tuple[Any, bool], int] = {}
         self._states: list[KernelState] = []
         self._outputs: list[tuple[KernelOutput, DataType, plc.Column | None]] = []
-        self._encoded = self._in_order = False
+        self._encoded = False
         self._template: Template | None = None
         # the number of every row's group, int32 and -1 for none, once a pass has encoded the rows
         self.codes: plc.Column | None = None
-        for key in keys:
-            key_part(key)
 
-    # ---- the pass ------------------------------------------------------------------------------
-
-    def encode(self, in_order: bool = False) -> None:
-        """Let the pass make ``codes``, unless libcudf runs it.
-
-        With ``in_order`` groups come out in the order of their keys, nulls last, and so do codes.
-        """
-        self._encoded, self._in_order = True, in_order
+    def encode(self) -> None:
+        """Let the pass make ``codes``, unless libcudf runs it."""
+        self._encoded = True
 
     @property
     def query(self) -> Query:
@@ -188,14 +152,10 @@ class Aggregator:
     def _shape(self) -> Canonical:
         if self._template is not None:
             return self._template.shape
-        asked = _query(
-            tuple([key_part(k) for k in self.keys]),
-            self.keep_nulls,
-            tuple([value_part(c, present) for c, present in self._inputs]),
-            tuple(self._states),
-            tuple([output for output, _, _ in self._outputs]),
-        )
-        return canonical(asked)
+        keys = tuple([key_part(k) for k in self.keys])
+        inputs = tuple([value_part(c, present) for c, present in self._inputs])
+        outputs = tuple([output for output, _, _ in self._outputs])
+        return canonical(_query(keys, self.keep_nulls, inputs, tuple(self._states), outputs))
 
     def template(self, columns: Sequence[plc.Column]) -> Template | None:
         """The pass for other columns of these types; None if an input is none of the columns."""
@@ -234,35 +194,40 @@ class Aggregator:
         every kernel; ``meanwhile`` is called while kernels run. Rows of the same types that are
         about something else are expected to be alike among themselves.
         """
-        how = How(forced, stopwatch, self._encoded, about, self._least, meanwhile)
         query, inputs, places = self._shape
-        result = grouped(query, self.keys, [self._inputs[i][0] for i in inputs], how)
+        result = grouped(
+            query,
+            self.keys,
+            [self._inputs[i][0] for i in inputs],
+            measured=forced != "auto" or stopwatch is not None,
+            forced=forced,
+            stopwatch=stopwatch,
+            encoded=self._encoded,
+            about=about,
+            least=self._least,
+            meanwhile=meanwhile,
+        )
         run = result.run
-        if isinstance(result, Served):
-            keys, plain = result.keys, [result.outputs[i] for i in places]
-        else:
-            keys = self._key_columns(result, run.groups)
-            pairs = zip(places, self._outputs, strict=True)
-            plain = [
-                kernel_column(result.outputs[i], dtype, run.groups) for i, (_, dtype, _) in pairs
-            ]
+        keys = self._key_columns(result)
         outputs = []
-        for column, (_, dtype, of) in zip(plain, self._outputs, strict=True):
-            output = reinterpreted(column, dtype)
-            outputs.append(output if of is None else gather_columns([whole(of)], output)[0])
+        for i, (_, dtype, of) in zip(places, self._outputs, strict=True):
+            output = result.outputs[i]
+            if isinstance(output, Made):
+                output = kernel_column(output, dtype, run.groups)
+            output = reinterpreted(output, dtype)
+            outputs.append(output if of is None else gather_columns([together(of)], output)[0])
         if self._encoded and isinstance(result, Aggregated):
-            # codes that the pass made already follow the order of the keys
-            order = sorted_order(keys) if self._in_order and result.codes is None else None
-            codes = result.encode(order.data().ptr if order is not None and run.groups else 0)
-            self.codes = plc.Column(INT32, self.keys[0].size(), codes, None, 0, 0, [])
-            if order is not None:
-                keys, outputs = gather_columns(keys, order), gather_columns(outputs, order)
+            rows = self.keys[0].size()
+            self.codes = plc.Column(INT32, rows, result.encode(), None, 0, 0, [])
         return keys, outputs, run
 
-    def _key_columns(self, result: Aggregated, groups: int) -> list[plc.Column]:
+    def _key_columns(self, result: Aggregated | libcudf.Served) -> list[plc.Column]:
+        if isinstance(result, libcudf.Served):
+            return result.keys
+        groups = result.run.groups
         if result.gathered:
             rows = kernel_column(result.keys[0], INT32, groups)
-            return gather_columns(list(map(whole, self.keys)), rows, all_there=True)
+            return gather_columns(list(map(together, self.keys)), rows, all_there=True)
         # what was compiled for nulls makes a mask for every column
         pairs = [
             (m if m.mask is None or key_part(k).nullable else m._replace(mask=None), k.type())
@@ -285,14 +250,12 @@ class Aggregator:
         memory = identity(column)
         place = self._places.get((memory, present), len(self._inputs))
         if place == len(self._inputs):
-            if not present:
-                ctype_of(column)
             self._inputs.append((column, present))
             self._places[memory, present] = self._places[id(column), present] = place
         return place
 
     def _state(self, policy: str, *columns: plc.Column, ctype: str | None = None) -> int:
-        return self._kept(KernelState(policy, tuple(self._input(c) for c in columns), ctype))
+        return self._place_of(KernelState(policy, tuple(self._input(c) for c in columns), ctype))
 
     def _of_present(self, policy: str, column: plc.Column) -> int:
         """A state that does not look at the values, whatever their type."""
@@ -301,11 +264,10 @@ class Aggregator:
             return self._state(policy, column)
         memory = identity(column)
         places = [i for i, (c, _) in enumerate(self._inputs) if identity(c) == memory]
-        return self._kept(
-            KernelState(policy, (places[0] if places else self._input(column, True),))
-        )
+        place = places[0] if places else self._input(column, True)
+        return self._place_of(KernelState(policy, (place,)))
 
-    def _kept(self, state: KernelState) -> int:
+    def _place_of(self, state: KernelState) -> int:
         if state not in self._states:
             self._states.append(state)
         return self._states.index(state)
@@ -355,21 +317,44 @@ class Aggregator:
         elif ctype in FLOATS:
             self.float_sum(column)
         else:
-            self._add_reduced("IntegerSum", "Field", *wide(ctype, dtype), column)
+            self._add_reduced("IntegerSum", column, *wide(ctype, dtype))
 
     def total(self, column: plc.Column) -> None:
         """Sums of integers of partials that are never null, as counts are."""
-        policy, types = "IntegerSum", wide(ctype_of(column), column.type())
-        self._add_reduced(policy, "Field", *types, column, masked(column))
+        types = wide(ctype_of(column), column.type())
+        self._add_reduced("IntegerSum", column, *types, nullable=masked(column))
 
     def wide_sum(self, column: plc.Column) -> None:
         """Sums of a decimal as decimal128; null for groups without values."""
         dtype = DataType(TypeId.DECIMAL128, column.type().scale())
-        self._add_reduced("WideSum", "WideField", "i128", dtype, column)
+        self._add_reduced("WideSum", column, "i128", dtype, "WideField")
 
     def float_sum(self, column: plc.Column) -> None:
         """Sums in float64 whatever the column is; null for groups without values."""
-        self._add_reduced("FloatSum", "Field", "f64", FLOAT64, column)
+        self._add_reduced("FloatSum", column, "f64", FLOAT64)
+
+    def prod(self, column: plc.Column) -> None:
+        """Products: integers modulo 2**64, floats in float64; null for groups without values."""
+        ctype = ctype_of(column)
+        if ctype in FLOATS:
+            self._add_reduced("FloatProduct", column, "f64", FLOAT64)
+        else:
+            self._add_reduced("IntegerProduct", column, *wide(ctype, column.type()))
+
+    def _add_reduced(
+        self,
+        policy: str,
+        column: plc.Column,
+        ctype: str,
+        dtype: DataType,
+        output: str = "Field",
+        nullable: bool | None = None,
+    ) -> None:
+        nullable = self._masked(column) if nullable is None else nullable
+        states: tuple[int, ...] = (self._state(policy, column),)
+        if nullable:
+            output, states = f"{output}Of", (*states, self._of_present("Count", column))
+        self._add(output, states, ctype, dtype, nullable)
 
     def exact_sum(self, column: plc.Column) -> None:
         """Five outputs, int64: which bins of a sum are used, and the bins; see ``digits.py``."""
@@ -380,43 +365,16 @@ class Aggregator:
 
     def exact_total(self, column: plc.Column) -> None:
         """Sums of numbers without rounding, rounded once; null for groups without values."""
-        count = self._counts(column)
-        states = (self._state("ExactSum", column), *count)
+        states = (self._state("ExactSum", column), *self._counts(column))
         self._add("ExactTotal", states, "f64", FLOAT64, self._masked(column))
 
     def exact_total_mean(self, column: plc.Column) -> None:
         """Means of such sums."""
-        states = self._state("ExactSum", column), self._counted(column)
-        self._add("ExactMean", states, "f64", FLOAT64, self._masked(column))
+        self._mean("ExactMean", "ExactSum", column, None, "f64", FLOAT64)
 
     def exact_loss(self, column: plc.Column) -> None:
         """More than ``digits.LOSS_AT_MOST`` where the bins do not hold all of a sum."""
         self._add("ExactLoss", self._state("ExactSum", column), "f64", FLOAT64)
-
-    def prod(self, column: plc.Column) -> None:
-        """Products: integers modulo 2**64, floats in float64; null for groups without values."""
-        ctype = ctype_of(column)
-        if ctype == "i128":
-            raise UnsupportedType("products of decimal128")
-        if ctype in FLOATS:
-            self._add_reduced("FloatProduct", "Field", "f64", FLOAT64, column)
-        else:
-            self._add_reduced("IntegerProduct", "Field", *wide(ctype, column.type()), column)
-
-    def _add_reduced(
-        self,
-        policy: str,
-        output: str,
-        ctype: str,
-        dtype: DataType,
-        column: plc.Column,
-        nullable: bool | None = None,
-    ) -> None:
-        nullable = self._masked(column) if nullable is None else nullable
-        states: tuple[int, ...] = (self._state(policy, column),)
-        if nullable:
-            output, states = f"{output}Of", (*states, self._of_present("Count", column))
-        self._add(output, states, ctype, dtype, nullable)
 
     def min(self, column: plc.Column) -> None:
         """Smallest values, NaN only where there is nothing else; null for groups without any."""
@@ -428,10 +386,7 @@ class Aggregator:
 
     def _extreme(self, policy: str, column: plc.Column) -> None:
         ctype = ctype_of(column)
-        if ctype == "i128":
-            raise UnsupportedType("extremes of decimal128")
-        count = self._counts(column)
-        states = (self._state(policy, column, ctype=ctype), *count)
+        states = (self._state(policy, column, ctype=ctype), *self._counts(column))
         self._add("Extreme", states, ctype, column.type(), self._masked(column))
 
     def any(self, column: plc.Column) -> None:
@@ -454,16 +409,27 @@ class Aggregator:
         state = self._of_present(policy, column)
         self._add("RowNumber", state, "i32", INT32, constants=(last,), of=column)
 
-    def mean(self, column: plc.Column) -> None:
-        """Means in float64, null for groups without values."""
-        states = self._state("FloatSum", column), self._counted(column)
-        self._add("Mean", states, "f64", FLOAT64, self._masked(column))
+    def mean(self, column: plc.Column, counts: plc.Column | None = None) -> None:
+        """Means in float64, null for groups without values; of partials from sums and counts."""
+        self._mean("Mean", "FloatSum", column, counts, "f64", FLOAT64)
 
-    def exact_mean(self, column: plc.Column) -> None:
+    def exact_mean(self, column: plc.Column, counts: plc.Column | None = None) -> None:
         """Means of datetimes, durations or decimals, in their type and rounded towards zero."""
-        ctype = ctype_of(column)
-        states = self._state("WideSum", column), self._counted(column)
-        self._add("WideMean", states, ctype, column.type(), self._masked(column))
+        self._mean("WideMean", "WideSum", column, counts, ctype_of(column), column.type())
+
+    def _mean(
+        self,
+        policy: str,
+        sums: str,
+        column: plc.Column,
+        counts: plc.Column | None,
+        ctype: str,
+        dtype: DataType,
+    ) -> None:
+        total = self._state(sums, column)
+        count = self._counted(column) if counts is None else self._state("IntegerSum", counts)
+        nullable = counts is not None or self._masked(column)
+        self._add(policy, (total, count), ctype, dtype, nullable)
 
     def limbs(self, column: plc.Column) -> None:
         """Two outputs: the exact sum of 64-bit integers, in halves that can be summed again."""
@@ -471,36 +437,19 @@ class Aggregator:
         self._add("WideUpper", state, "i64", INT64)
         self._add("WideLower", state, "i64", INT64)
 
-    def merged_mean(self, sums: plc.Column, counts: plc.Column) -> None:
-        """Means from the sums and counts of partials."""
-        states = self._state("FloatSum", sums), self._state("IntegerSum", counts)
-        self._add("Mean", states, "f64", FLOAT64, True)
-
-    def merged_exact_mean(self, sums: plc.Column, counts: plc.Column) -> None:
-        """Means of decimals, in the type of the sums and rounded towards zero."""
-        ctype = ctype_of(sums)
-        count = self._state("IntegerSum", counts)
-        states = self._state("WideSum", sums), count
-        self._add("WideMean", states, ctype, sums.type(), True)
-
-    def merged_limb_mean(
+    def limb_mean(
         self, upper: plc.Column, lower: plc.Column, counts: plc.Column, dtype: DataType
     ) -> None:
         """Means of datetimes or durations of a type from ``limbs`` and counts of partials."""
         states = tuple(self._state("IntegerSum", c) for c in (upper, lower, counts))
         self._add("LimbMean", states, "i64", dtype, True)
 
-    def spread(self, column: plc.Column, ddof: int, power: int) -> None:
-        """Variance (power 0), standard deviation (1) or standard error of the mean (2)."""
-        self._spread(self._moment_state(column), ddof, power)
+    def spread(self, ddof: int, power: int, *columns: plc.Column) -> None:
+        """Variance (power 0), standard deviation (1) or standard error of the mean (2).
 
-    def merged_spread(
-        self, n: plc.Column, mean: plc.Column, m2: plc.Column, ddof: int, power: int
-    ) -> None:
-        """Variance and its relatives (see ``spread``) from the moments of partials."""
-        self._spread(self._moment_state(n, mean, m2), ddof, power)
-
-    def _spread(self, state: int, ddof: int, power: int) -> None:
+        The columns are values, or ``moments`` of partials.
+        """
+        state = self._moment_state(*columns)
         self._add("Spread", state, "f64", FLOAT64, True, (operator.index(ddof), power))
 
     def moments(self, *columns: plc.Column) -> None:

@@ -56,18 +56,14 @@ INT64 = DataType(TypeId.INT64)
 UINT64 = DataType(TypeId.UINT64)
 FLOAT64 = DataType(TypeId.FLOAT64)
 BOOL8 = DataType(TypeId.BOOL8)
-
-
-class UnsupportedType(Exception):
-    """No kernel reads columns of this type, or makes this state of them."""
+LIST = DataType(TypeId.LIST)
 
 
 def identity(column: Any) -> tuple[Any, ...]:
     """Key that views of one memory share: a Series gives a new view at each request."""
     if not isinstance(column, plc.Column):  # in pieces
         return tuple(map(identity, column.columns))
-    spans = (column.data(), column.null_mask())
-    addresses = (span.ptr if span is not None else 0 for span in spans)
+    addresses = _address(column.data()), _address(column.null_mask())
     # empty columns share address 0: their identity distinguishes them
     own = id(column) if column.size() == 0 else 0
     return (*addresses, column.offset(), int(column.type().id()), own)
@@ -93,21 +89,17 @@ def masked(column: plc.Column) -> bool:
 
 
 def ctype_of(column: plc.Column) -> str:
-    """CUDA C++ name of the column's values; UnsupportedType for strings and nested columns."""
-    ctype = CTYPES.get(column.type().id())
-    if ctype is None:
-        raise UnsupportedType(f"values of type {column.type().id().name}")
-    return ctype
+    """CUDA C++ name of the values of a column of fixed width."""
+    return CTYPES[column.type().id()]
 
 
 def wide(ctype: str, dtype: DataType) -> tuple[str, DataType]:
     """Type of an integer sum: 64 bits; a duration or a decimal64 stays what it is."""
-    if dtype.id() is TypeId.BOOL8 or ctype[0] == "i":
-        plain = dtype.id() in (TypeId.INT8, TypeId.INT16, TypeId.INT32, TypeId.BOOL8)
-        if dtype.id() is TypeId.DECIMAL32:
-            return "i64", DataType(TypeId.DECIMAL64, dtype.scale())
-        return "i64", INT64 if plain or ctype != "i64" else dtype
-    return "u64", UINT64
+    if ctype[0] == "u" and dtype.id() is not TypeId.BOOL8:
+        return "u64", UINT64
+    if dtype.id() is TypeId.DECIMAL32:
+        return "i64", DataType(TypeId.DECIMAL64, dtype.scale())
+    return "i64", dtype if ctype == "i64" else INT64
 
 
 def key_part(column: plc.Column) -> KeyPart:
@@ -127,24 +119,17 @@ def value_part(column: plc.Column, present: bool) -> ValuePart:
 
 def view_of(column: plc.Column) -> DeviceColumn:
     """Where a column's values and validity bits lie."""
-    mask = column.null_mask()
-    mask_address = mask.ptr if mask is not None and masked(column) else 0
-    data = column.data()
-    address = data.ptr if data is not None else 0
-    nulls = column.null_count()
-    if column.type().id() is TypeId.STRING:
-        offsets = column.child(0).data() if column.num_children() else None
-        start = offsets.ptr if offsets is not None else 0
-        size = data.size if data is not None else 0
-        return DeviceColumn(start, mask_address, column.offset(), address, size, nulls)
-    return DeviceColumn(address, mask_address, column.offset(), nulls=nulls)
+    mask = _address(column.null_mask()) if masked(column) else 0
+    data, nulls = column.data(), column.null_count()
+    if column.type().id() is not TypeId.STRING:
+        return DeviceColumn(_address(data), mask, column.offset(), nulls=nulls)
+    offsets = column.child(0).data() if column.num_children() else None
+    size = data.size if data is not None else 0
+    return DeviceColumn(_address(offsets), mask, column.offset(), _address(data), size, nulls)
 
 
-def sorted_order(keys: Sequence[plc.Column]) -> plc.Column:
-    """The rows of some key columns in ascending order, nulls last."""
-    ascending = [plc.types.Order.ASCENDING] * len(keys)
-    nulls = [plc.types.NullOrder.AFTER] * len(keys)
-    return plc.sorting.sorted_order(plc.Table(list(keys)), ascending, nulls)
+def _address(span: Any | None) -> int:
+    return 0 if span is None else int(span.ptr)
 
 
 def kernel_column(output: Made, dtype: DataType, groups: int) -> plc.Column:
@@ -179,15 +164,13 @@ def reinterpreted(column: plc.Column, dtype: DataType) -> plc.Column:
     """A column's bits as values of another type of equal width."""
     if column.type() == dtype:
         return column
-    return plc.Column(
-        dtype,
-        column.size(),
-        column.data(),
-        column.null_mask(),
-        column.null_count(),
-        column.offset(),
-        [],
-    )
+    mask, nulls = column.null_mask(), column.null_count()
+    return plc.Column(dtype, column.size(), column.data(), mask, nulls, column.offset(), [])
+
+
+def as_type(column: plc.Column, dtype: DataType) -> plc.Column:
+    """A column cast to a type, if it has another."""
+    return column if column.type() == dtype else plc.unary.cast(column, dtype)
 
 
 def nans_to_nulls(column: plc.Column) -> plc.Column:
@@ -265,18 +248,23 @@ class Pieces:
         return int(sum(column.null_count() for column in self.columns))
 
     @cached_property
-    def whole(self) -> plc.Column:
+    def together(self) -> plc.Column:
         """The pieces concatenated."""
         return concatenated([self.columns])[0]
 
     def forget(self) -> None:
         """Release the concatenated column."""
-        self.__dict__.pop("whole", None)
+        self.__dict__.pop("together", None)
 
 
-def whole(column: Any) -> plc.Column:
+def together(column: Any) -> plc.Column:
     """A column that lies together."""
-    return column.whole if isinstance(column, Pieces) else column
+    return column.together if isinstance(column, Pieces) else column
+
+
+def as_one(column: Any) -> Any:
+    """A Series, of pieces concatenated."""
+    return like(column.together, column.dtype) if isinstance(column, Pieces) else column
 
 
 def suit(columns: Sequence[Sequence[plc.Column]]) -> bool:
@@ -376,13 +364,10 @@ def view(column: Any) -> plc.Column:
     return column if isinstance(column, Pieces) else on_device(column._column)
 
 
-def plain(column: plc.Column) -> Any:
-    """A Series of libcudf's column, of the dtype that belongs to its type."""
-    return cudf.Series.from_pylibcudf(column)
-
-
-def like(column: plc.Column, dtype: Any) -> Any:
-    """A Series of libcudf's column, of a dtype that is stored in its type."""
+def like(column: plc.Column, dtype: Any = None) -> Any:
+    """A Series of libcudf's column, of a dtype that is stored in its type, or of the type's own."""
+    if dtype is None:
+        return cudf.Series.from_pylibcudf(column)
     return cudf.Series._from_column(ColumnBase.create(column, dtype))
 
 
@@ -401,18 +386,17 @@ def buffered(column: plc.Column) -> plc.Column:
     )
 
 
-def wrapped(column: plc.Column) -> ColumnBase:
-    """A column as cuDF has it. What cuDF does itself takes longer than most kernels."""
-    dtype = DTYPES.get(column.type().id())
-    # days become seconds, which cuDF has
-    if dtype is None:
-        return plain(column)._column
-    return ColumnBase.create(buffered(column), dtype, validate=False)
+def as_column(column: plc.Column, dtype: Any = None) -> ColumnBase:
+    """A column as cuDF has it, of a dtype that is stored in its type, or of the type's own.
 
-
-def as_column(column: plc.Column, dtype: Any) -> ColumnBase:
-    """A column as cuDF has it, of a dtype that is stored in its type."""
-    return wrapped(column) if is_own(dtype) else ColumnBase.create(column, dtype)
+    The checks and conversions that are left out take longer than most kernels.
+    """
+    if dtype is not None and not is_own(dtype):
+        return ColumnBase.create(column, dtype)
+    own = DTYPES.get(column.type().id())
+    if own is None:  # days become seconds, which cuDF has
+        return like(column)._column
+    return ColumnBase.create(buffered(column), own, validate=False)
 
 
 def table(columns: Mapping[str, Any]) -> Any:
@@ -431,9 +415,9 @@ def names_of(frame: Any) -> tuple[str, ...]:
     return names
 
 
-def gather(column: plc.Column, rows: cp.ndarray) -> plc.Column:
-    """Rows of a column by number; ``NOWHERE`` gives null."""
-    return gather_rows(column, column_of(rows))
+def gather(column: plc.Column, rows: cp.ndarray, all_there: bool = False) -> plc.Column:
+    """Rows of a column by number, of which ``NOWHERE`` gives null; see ``gather_columns``."""
+    return gather_columns([column], column_of(rows), all_there)[0]
 
 
 def take_rows(series: Any, rows: cp.ndarray) -> Any:
@@ -441,32 +425,26 @@ def take_rows(series: Any, rows: cp.ndarray) -> Any:
     return like(gather(view(series), rows), series.dtype)
 
 
-def gather_rows(column: plc.Column, rows: plc.Column, all_there: bool = False) -> plc.Column:
-    """Rows of a column by number; see ``gather_columns``."""
-    return gather_columns([column], rows, all_there)[0]
-
-
 def column_of(array: cp.ndarray) -> plc.Column:
     """An array of CuPy as a column."""
-    return view(cudf.Series(array, nan_as_null=False))
+    return view(series_from(array))
 
 
 def series_from(array: cp.ndarray) -> Any:
     """An array of CuPy as a Series."""
-    return plain(column_of(array))
+    return cudf.Series(array, nan_as_null=False)
 
 
 def array_of(column: plc.Column, null: Any = None) -> cp.ndarray:
     """A column as an array of CuPy, nulls replaced."""
-    if null is not None and column.null_count():
-        column = plc.replace.replace_nulls(column, plc.Scalar.from_py(null, column.type()))
-    return plain(column).values
+    if null is not None:
+        column = fill_nulls(column, null)
+    return like(column).values
 
 
 def floats_of(column: plc.Column) -> cp.ndarray:
     """Numbers as float64, nulls as NaN."""
-    floats = plc.unary.cast(column, plc.DataType(plc.TypeId.FLOAT64))
-    return array_of(floats, float("nan"))
+    return array_of(plc.unary.cast(column, FLOAT64), float("nan"))
 
 
 def present(column: plc.Column) -> cp.ndarray:

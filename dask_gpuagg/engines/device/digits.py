@@ -2,8 +2,7 @@
 
 **Exact sums**, in the bins of ``exact_sums.py``: those of a slot of the kernels are enough for a
 group whose values differ by a factor of 2**44 at least. Where a group needs more, or has
-values that are not finite, the rows are read again: their values are divided into columns that
-need no more.
+values that are not finite, the rows are read again, and each bin is a sum of integers.
 
 **Second moments**: the kernels sum distances from a pivot, the first value of a group that they
 meet. Of ``n`` rows near each other and a pivot at a distance ``d``, the sum of squares is near
@@ -19,51 +18,51 @@ from typing import Any
 
 import cupy as cp
 import pylibcudf as plc
+from pylibcudf.types import TypeId
 
 from dask_gpuagg import exact_sums
 from dask_gpuagg.cuda.query.types import EXACT_BINS
 from dask_gpuagg.engines.device.columns import (
     FLOAT64,
+    INT64,
+    UINT64,
     array_of,
+    as_one,
+    as_type,
     column_of,
     floats_of,
     is_positive,
     keep_where,
     like,
     names_of,
-    plain,
     present,
     series_from,
     table,
     take_rows,
-    view,
+    together,
     view_at,
-    whole,
 )
 from dask_gpuagg.engines.device.groups import Grouping, Numbering
-from dask_gpuagg.engines.device.libcudf import decoded
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.states import STATES
 
 Fields = dict[str, Any]
 
-# Fields of rows: which bins are used, then the bins; of a column that holds parts of the values
-# the first of its bins.
-_USED, _BIN = "used", "bin"
+# Fields of rows: which bins are used, as bits from a lowest bin on, then the bins.
+_USED, _BIN, _LOWEST = "used", "bin", 3
 # Fields that are merged in one pass: most sums have fewer.
 _FIELDS = 8
 
 
 def alike(tables: Sequence[Any], plan: Plan) -> list[Any]:
     """Tables of groups with the same columns: some lack bins of exact sums."""
-    if not plan.deterministic or not any(name.startswith("s") for name in tables[0].columns):
+    if not plan.deterministic or not any(name.startswith("s") for name in names_of(tables[0])):
         return list(tables)
-    names = exact_sums.united(each.columns for each in tables)
+    names = exact_sums.united(map(names_of, tables))
     results = []
-    for each in tables:
-        nothing = series_from(cp.zeros(len(each), dtype=cp.int64))
-        columns = {name: each[name] if name in each.columns else nothing for name in names}
-        results.append(table(columns))
+    for groups in tables:
+        zeros, own = series_from(cp.zeros(len(groups), dtype=cp.int64)), names_of(groups)
+        results.append(table({name: groups[name] if name in own else zeros for name in names}))
     return results
 
 
@@ -73,39 +72,39 @@ def add_exact_sum(grouping: Grouping, column: plc.Column, unusual: bool) -> list
     if not unusual:
         grouping.aggregator.exact_sum(column)
         return [exact_sums.COUNT, _USED, *(f"{_BIN}{k}" for k in range(EXACT_BINS))]
-    labels = [exact_sums.COUNT]
-    values = array_of(plc.unary.cast(whole(column), FLOAT64), 0.0)
-    for name, is_special in zip(
-        exact_sums.SPECIAL, (cp.isnan, cp.isposinf, cp.isneginf), strict=True
-    ):
-        rows = is_special(values)
-        if bool(rows.any()):
-            ones = plc.unary.cast(column_of(rows), plc.DataType(plc.TypeId.INT8))
-            grouping.aggregator.total(ones)
-            labels.append(name)
-    for first, part in _parts(values):
-        grouping.another().exact_sum(column_of(part))
-        labels += [f"{first}{_USED}", *(f"{first}{_BIN}{k}" for k in range(EXACT_BINS))]
-    return labels
+    addends = _addends(together(column))
+    _add_totals(grouping, [column_of(part) for part in addends.values()])
+    return [exact_sums.COUNT, *addends]
 
 
-def _parts(values: cp.ndarray) -> list[tuple[int, cp.ndarray]]:
-    """Columns that add up to the values, each with the first of its bins."""
+def _addends(column: plc.Column) -> dict[str, cp.ndarray]:
+    """Integers that add up to the fields of an exact sum: the bins of each row's value."""
+    kind = column.type().id()
+    if kind not in (TypeId.FLOAT32, TypeId.FLOAT64):
+        integers = as_type(column, UINT64 if kind is TypeId.UINT64 else INT64)
+        return _labelled(exact_sums.of_integers(array_of(integers, 0)))
+    values = array_of(as_type(column, FLOAT64), 0.0)
+    addends = {}
+    for name, test in zip(exact_sums.SPECIAL, (cp.isnan, cp.isposinf, cp.isneginf), strict=True):
+        is_special = test(values)
+        if bool(is_special.any()):
+            addends[name] = is_special.astype(cp.int64)
     place, slices = exact_sums.sliced(values, cp)
-    some = place[values != 0]
+    some = place[cp.isfinite(values) & (values != 0)]
     if len(some) == 0:
-        return []
-    parts = []
-    for first in range(int(some.min()), int(some.max()) + len(slices), EXACT_BINS):
-        part = cp.zeros(len(values))
-        for i, of_bin in enumerate(slices):
-            inside = (place + i >= first) & (place + i < first + EXACT_BINS)
-            scale = exact_sums.WIDTH * (place + i) - exact_sums.ONE
-            digits = cp.where(inside, of_bin, 0).astype(cp.float64)
-            part += cp.ldexp(digits, scale.astype(cp.int32))
+        return addends
+    for j in range(int(some.min()), int(some.max()) + len(slices)):
+        part = sum(cp.where(place + i == j, digits, 0) for i, digits in enumerate(slices))
         if bool(part.any()):
-            parts.append((first, part))
-    return parts
+            addends[exact_sums.label(j)] = part
+    return addends
+
+
+def _add_totals(grouping: Grouping, columns: Sequence[plc.Column]) -> None:
+    """Add sums of integers to passes: an exact sum may have 70."""
+    for i, column in enumerate(columns):
+        aggregator = grouping.another() if i and i % _FIELDS == 0 else grouping.aggregator
+        aggregator.total(column)
 
 
 def settled_rows(groups: Any, plan: Plan) -> tuple[Any, frozenset[int]]:
@@ -116,31 +115,37 @@ def settled_rows(groups: Any, plan: Plan) -> tuple[Any, frozenset[int]]:
     unusual = []
     for i in _binned(plan):
         fields = _fields(groups, i)
-        bins = _of_slots(fields)
-        if bins is None:
-            unusual.append(i)
-        else:
-            groups = _replaced(groups, i, exact_sums.settled(bins, cp))
+        if _USED in fields:
+            bins = [fields[f"{_BIN}{k}"] for k in range(EXACT_BINS)]
+            digits = _decoded(fields[_USED], bins)
+            if digits is None:
+                unusual.append(i)
+                continue
+            fields = {exact_sums.COUNT: fields[exact_sums.COUNT]} | _labelled(digits)
+        groups = _replaced(groups, i, exact_sums.settled(fields, cp))
     return groups, frozenset(unusual)
 
 
-def _of_slots(fields: Fields) -> Fields | None:
-    """The fields with each bin in its own column; None where bins of a group are too far apart."""
-    if _USED in fields:
-        bins = [fields[f"{_BIN}{k}"] for k in range(EXACT_BINS)]
-        digits = decoded(fields[_USED], bins)
-        if digits is None:
-            return None
-        return {exact_sums.COUNT: fields[exact_sums.COUNT]} | _labelled(digits)
-    digits = {}
-    for name in fields:
-        if name.endswith(_USED):
-            start = int(name.removesuffix(_USED))
-            bins = [fields[f"{start}{_BIN}{k}"] for k in range(EXACT_BINS)]
-            of_part = {j: bins[j % EXACT_BINS] for j in range(start, start + EXACT_BINS)}
-            digits |= {j: values for j, values in of_part.items() if bool(values.any())}
-    others = {n: fields[n] for n in (exact_sums.COUNT, *exact_sums.SPECIAL) if n in fields}
-    return others | _labelled(digits)
+def _decoded(used: cp.ndarray, bins: Sequence[cp.ndarray]) -> exact_sums.Digits | None:
+    """The bins of all groups by their places; None where those of a group are too far apart.
+
+    ``used`` has the bits of the bins between which a group's values lie.
+    """
+    lowest = used & -used
+    if bool(((used < 0) | (used // cp.maximum(lowest, 1) >= 1 << EXACT_BINS)).any()):
+        return None
+    digits: exact_sums.Digits = {}
+    held = used != 0
+    if not bool(held.any()):
+        return digits
+    # the exponent of a power of two
+    first = _LOWEST + (lowest.astype(cp.float64).view(cp.int64) >> 52) - 1023
+    for j in range(int(first[held].min()), int(first[held].max()) + EXACT_BINS):
+        inside = held & (j >= first) & (j < first + EXACT_BINS)
+        values = cp.where(inside, bins[j % EXACT_BINS], 0)
+        if bool(values.any()):
+            digits[j] = values
+    return digits
 
 
 def _labelled(digits: exact_sums.Digits) -> Fields:
@@ -148,11 +153,9 @@ def _labelled(digits: exact_sums.Digits) -> Fields:
 
 
 def merge_exact_sum(grouping: Grouping, stacked: Any, prefix: str) -> list[str]:
-    """Add an exact sum of partials to passes: it may have 70 fields. Their labels."""
-    labels = [name for name in stacked.columns if name.startswith(prefix)]
-    for i, name in enumerate(labels):
-        aggregator = grouping.another() if i and i % _FIELDS == 0 else grouping.aggregator
-        aggregator.total(view(stacked[name]))
+    """Add an exact sum of partials to passes; their labels."""
+    labels = [name for name in names_of(stacked) if name.startswith(prefix)]
+    _add_totals(grouping, [view_at(stacked, name) for name in labels])
     return labels
 
 
@@ -175,7 +178,7 @@ def with_sums(groups: Any, plan: Plan) -> Any:
                 sums = sums / cp.maximum(n, 1)
             # as in cuDF, null of no values
             nullable = keep_where(column_of(sums), is_positive(column_of(n)))
-            groups[f"o{i}"] = plain(nullable)
+            groups[f"o{i}"] = like(nullable)
     return groups
 
 
@@ -186,13 +189,13 @@ def _binned(plan: Plan) -> list[int]:
 def _fields(groups: Any, state: int) -> Fields:
     """The fields of one exact sum, all int64 without nulls."""
     prefix = f"s{state}."
-    names = [name for name in groups.columns if name.startswith(prefix)]
-    return {name.removeprefix(prefix): array_of(view(groups[name]), 0) for name in names}
+    names = [name for name in names_of(groups) if name.startswith(prefix)]
+    return {name.removeprefix(prefix): array_of(view_at(groups, name), 0) for name in names}
 
 
 def _replaced(groups: Any, state: int, fields: Fields) -> Any:
     prefix = f"s{state}."
-    columns = {n: groups[n] for n in groups.columns if not n.startswith(prefix)}
+    columns = {n: groups[n] for n in names_of(groups) if not n.startswith(prefix)}
     replacements = {prefix + name: series_from(values) for name, values in fields.items()}
     return table(columns | replacements)
 
@@ -260,7 +263,7 @@ def repaired_rows(groups: Any, keys: Sequence[Any], columns: Mapping[int, Any], 
 
     def parts(state: int, numbering: Numbering) -> Parts:
         (c,) = plan.states[state].columns
-        column = like(whole(view(columns[c])), columns[c].dtype)
+        column = as_one(columns[c])
         some = numbering.where(present(numbering.take(column)))
         values = floats_of(some.take(column))
         return some, [cp.ones(len(values)), values, cp.zeros(len(values))]
@@ -283,21 +286,17 @@ def _repaired(
     groups: Any, keys: Sequence[Any], plan: Plan, parts: Callable[[int, Numbering], Parts]
 ) -> Any:
     labels = {i: loss_label(i) for i in range(len(plan.states))}
-    losses = {
-        i: array_of(view_at(groups, label))
-        for i, label in labels.items()
-        if label in names_of(groups)
-    }
+    names = names_of(groups)
+    losses = {i: array_of(view_at(groups, n)) for i, n in labels.items() if n in names}
     if not losses:
         return groups
     rows = cp.flatnonzero(reduce(cp.fmax, losses.values()) > LOSS_AT_MOST).astype(cp.int32)
     if len(rows):
-        keys = [like(whole(view(key)), key.dtype) for key in keys]
-        own = [groups[f"k{i}"] for i in range(len(keys))]
-        numbering = Numbering.of_keys(keys, [take_rows(key, rows) for key in own])
+        lost = [take_rows(groups[f"k{i}"], rows) for i in range(len(keys))]
+        numbering = Numbering.of_keys(list(map(as_one, keys)), lost)
         for i, loss in losses.items():
             some, (counts, means, m2) = parts(i, numbering)
-            fields = {f: array_of(view(groups[f"s{i}.{f}"])).copy() for f in ("mean", "m2")}
+            fields = {f: array_of(view_at(groups, f"s{i}.{f}")).copy() for f in ("mean", "m2")}
             repaired = centred(cp, some.codes, some.n, counts, means, m2, fields["mean"][rows])
             for (field, old), new in zip(fields.items(), repaired, strict=True):
                 # groups that lost no digits of this state keep theirs

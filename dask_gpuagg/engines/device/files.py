@@ -22,8 +22,11 @@ from dask_gpuagg.cuda.runtime.driver import current_device
 
 # reads that are decoded side by side
 _STREAMS = 4
-# what Dask says of each dataset
-_USUAL = {"partitioning", "format"}
+_OF_EVERY_DATASET = {"partitioning", "format"}
+# options of dask-cudf's reader: without effect on plain files, and those that leave rows out or
+# make columns
+_IGNORED = {"partitioning", "open_file_options", "dataset_kwargs"}
+_CHOOSING = {"filters", "partitions", "partition_keys"}
 
 _lock = Lock()
 # by the number of the device
@@ -45,42 +48,25 @@ class ReadOnStreams(CudfEngine):  # type: ignore[misc]
         fs: Any,
         columns: Sequence[str] | None = None,
         row_groups: Any = None,
-        filters: Any = None,
-        partitions: Any = None,
-        partitioning: Any = None,
-        partition_keys: Any = None,
-        open_file_options: Any = None,
-        dataset_kwargs: Any = None,
-        **kwargs: Any,
+        **options: Any,
     ) -> Any:
         # where no folder is named after a value, of which ``partitions`` has the columns, Dask's
         # dataset says no more than that files are Parquet
-        asked = (filters, partitions, partition_keys, kwargs, set(dataset_kwargs or ()) - _USUAL)
+        is_usual = options.keys() <= _IGNORED | _CHOOSING
+        is_usual &= set(options.get("dataset_kwargs") or ()) <= _OF_EVERY_DATASET
+        chooses = columns == [] or any(options.get(name) for name in _CHOOSING)
         # The default stream waits for ours and they for it, so that memory is used again in the
         # right order. A stream for each thread would not.
-        ordered = _get_stream() == DEFAULT_STREAM
-        if any(asked) or columns == [] or not ordered or not _is_local_fs(fs):
-            return super()._read_paths(
-                paths,
-                fs,
-                columns=columns,
-                row_groups=row_groups,
-                filters=filters,
-                partitions=partitions,
-                partitioning=partitioning,
-                partition_keys=partition_keys,
-                open_file_options=open_file_options,
-                dataset_kwargs=dataset_kwargs,
-                **kwargs,
-            )
-        source = plc.io.SourceInfo(list(paths))
-        builder = plc.io.parquet.ParquetReaderOptions.builder(source)
-        options = builder.use_pandas_metadata(False).build()
+        is_ordered = _get_stream() == DEFAULT_STREAM
+        if not is_usual or chooses or not is_ordered or not _is_local_fs(fs):
+            return super()._read_paths(paths, fs, columns=columns, row_groups=row_groups, **options)
+        builder = plc.io.parquet.ParquetReaderOptions.builder(plc.io.SourceInfo(list(paths)))
+        asked = builder.use_pandas_metadata(False).build()
         if columns is not None:
-            options.set_column_names(list(columns))
+            asked.set_column_names(list(columns))
         if row_groups and row_groups != [None] * len(paths):
-            options.set_row_groups(row_groups)
-        return cudf.DataFrame.from_pylibcudf(plc.io.parquet.read_parquet(options, _next_stream()))
+            asked.set_row_groups(row_groups)
+        return cudf.DataFrame.from_pylibcudf(plc.io.parquet.read_parquet(asked, _next_stream()))
 
 
 def _next_stream() -> Stream:

@@ -7,129 +7,53 @@ found: so it meets neither null keys nor categories, and its results need no joi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import cupy as cp
 import numpy as np
-import pandas as pd
 import pylibcudf as plc
-from cudf.core.column import ColumnBase
-from pylibcudf.types import DataType, TypeId
 from pylibcudf.utils import _get_stream
 
 from dask_gpuagg.cuda.algorithms import select, sgb
 from dask_gpuagg.cuda.query.structs import Chunk, ColumnStruct
 from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
-from dask_gpuagg.cuda.runtime import background
-from dask_gpuagg.cuda.runtime.background import KernelsCompiling, waiting
-from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
 from dask_gpuagg.cuda.runtime.driver import Stopwatch
-from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class
-from dask_gpuagg.engines.device import libcudf
-from dask_gpuagg.engines.device.aggregator import Aggregator, Template, waits
+from dask_gpuagg.engines.device.aggregator import Aggregator, Template
 from dask_gpuagg.engines.device.columns import (
     DTYPES,
     FLOAT64,
     INT32,
     INT64,
+    LIST,
     NOWHERE,
-    UnsupportedType,
     array_of,
     as_column,
     column_of,
     ctype_of,
     frame_of,
     gather,
-    gather_rows,
+    gather_columns,
     masked,
     nans_to_nulls,
     view,
     view_of,
-    wrapped,
 )
-from dask_gpuagg.plan import Output
+from dask_gpuagg.engines.device.libcudf import reduced
 from dask_gpuagg.reporting.runs import note_run, subject
 from dask_gpuagg.settings import task_settings
 
-# The types of which whole groups are reduced here; the others are cuDF's.
-_SORTED = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f32", "f64")
-# Types whose quantiles are whole ticks.
+# Types whose quantiles are ticks.
 _TICKS = tuple(kind for kind, dtype in DTYPES.items() if dtype.kind in "mM")
-HOW = ("auto", "sort", "select")
-
-_Made = TypeVar("_Made")
-
-
-def parameters_of(output: Output, ticks: bool = False) -> dict[str, Any]:
-    """Quantile and interpolation; for ticks the exact midpoint, else what cuDF's own median is."""
-    between = "midpoint" if ticks and output.aggregation == "median" else "linear"
-    return {"q": 0.5, "interpolation": between} | dict(output.parameters)
-
-
-def is_chrono(dtype: Any) -> bool:
-    """Whether values are ticks, and so are their quantiles."""
-    return dtype_class(dtype) in TEMPORAL
-
-
-def serves(output: Output, dtype: Any, rows: int) -> bool:
-    """Whether an output of whole rows of a dtype is made here; the others are cuDF's."""
-    if rows > sgb.ROWS_AT_MOST:
-        return False
-    if output.aggregation == "list":
-        # libcudf has no lists of categories, nor of times in a zone
-        return isinstance(dtype, np.dtype | pd.StringDtype)
-    parameters = parameters_of(output)
-    q = parameters.pop("q")
-    between = parameters.pop("interpolation")
-    return (
-        output.aggregation in ("median", "quantile")
-        and dtype_class(dtype) in (*NUMERIC, *TEMPORAL)
-        and isinstance(q, int | float)
-        and 0 <= q <= 1
-        and between in sgb.BETWEEN
-        and not parameters
-    )
-
-
-def counts(dtype: Any, rows: int) -> bool:
-    """Whether distinct values of this dtype are counted here."""
-    return rows <= sgb.ROWS_AT_MOST and dtype_class(dtype) in (*NUMERIC, *TEMPORAL)
-
-
-def can_sort() -> bool:
-    """Whether the kernels that sort are compiled, or can be; if not, libcudf's group-by serves."""
-    kernels = sgb.launcher(_get_stream()).kernels
-    if not background.waits():
-        return kernels.begin()
-    try:
-        kernels.prepare()
-    except KernelsUnavailable as error:
-        libcudf.cause_of(error)
-        return False
-    return True
-
-
-def by_kernels(make: Callable[[], _Made]) -> _Made | None:
-    """Call ``make`` with the kernels that sort; None while, or where, they cannot run."""
-    with waiting(waits()):
-        if not can_sort():
-            return None
-        try:
-            return make()
-        except KernelsCompiling:
-            return None
-        except KernelsUnavailable as error:  # memory was full when a kernel was to be loaded
-            libcudf.cause_of(error)
-    return None
 
 
 class SortedRows:
     """Rows of numbered groups, sorted where an output needs it, once for each column.
 
-    ``codes`` are the numbers of all rows' groups, int32, -1 for none. ``how`` is one of ``HOW``:
-    quantiles and distinct values of unsorted rows are read from sorted ones, or selected and
-    counted without a sort where that can be. A stopwatch takes the device time of every kernel.
+    ``codes`` are the numbers of all rows' groups, int32, -1 for none. ``how`` is ``auto``, ``sort``
+    or ``select``: quantiles and distinct values of unsorted rows are read from sorted ones, or
+    selected and counted without a sort where that can be. A stopwatch takes the device time of
+    every kernel.
     """
 
     def __init__(
@@ -145,25 +69,25 @@ class SortedRows:
     def quantile(self, column: plc.Column, q: float, interpolation: str) -> plc.Column:
         """One quantile of each group, null for groups without values.
 
-        It is float64, or of the column's type for datetimes and durations: whole ticks.
+        It is float64, or of the column's type for datetimes and durations, whose unit is a tick.
         """
         ticks = column.type().id() in _TICKS
-        quantiles, width = None, TYPE_BYTES[sortable(column)]
-        if self._unsorted(column, select.selects(self._rows, self._groups, width)):
+        quantiles, width = None, TYPE_BYTES[ctype_of(column)]
+        if self._skips_sort(column, select.selects(self._rows, self._groups, width)):
             quantiles = self._selected(column, q, interpolation, ticks)
         if quantiles is None:
             segments = self._values(column)
-            quantiles = sgb.quantiles(self._on, segments, sortable(column), q, interpolation, ticks)
+            quantiles = sgb.quantiles(self._on, segments, ctype_of(column), q, interpolation, ticks)
         data, mask, nulls = quantiles
         dtype = column.type() if ticks else FLOAT64
         return plc.Column(dtype, self._groups, data, mask if nulls else None, nulls, 0, [])
 
     def nunique(self, column: plc.Column) -> plc.Column:
         """Number of distinct values of each group, int64. Nulls are none, all NaN are one."""
-        ctype, counts = sortable(column), None
+        ctype, counts = ctype_of(column), None
         width = TYPE_BYTES[ctype]
         pays = select.divides(self._rows, self._groups, width)
-        if width >= select.DIVIDED_BYTES and self._unsorted(column, pays):
+        if width >= select.DIVIDED_BYTES and self._skips_sort(column, pays):
             counts = select.count_distinct(self._on, self._chunk(column), ctype)
         if counts is None:
             counts = sgb.count_distinct(self._on, self._values(column))
@@ -175,8 +99,8 @@ class SortedRows:
         offsets = plc.Column(INT32, self._groups + 1, segments.starts, None, 0, 0, [])
         size = sgb.rows_of_groups(self._on, segments)
         numbers = plc.Column(INT32, size, segments.words.buffer, None, 0, 0, [])
-        child = gather_rows(column, numbers, all_there=True)
-        return plc.Column(DataType(TypeId.LIST), self._groups, None, None, 0, 0, [offsets, child])
+        (child,) = gather_columns([column], numbers, all_there=True)
+        return plc.Column(LIST, self._groups, None, None, 0, 0, [offsets, child])
 
     def ascending(self, column: plc.Column) -> tuple[cp.ndarray, cp.ndarray]:
         """The values of each group in ascending order, as words of ``values_of``, without nulls.
@@ -188,25 +112,18 @@ class SortedRows:
         words = cp.asarray(segments.words.buffer)[: self._rows * width].view(f"u{width}")
         return words, cp.asarray(segments.starts).view("u4")
 
-    def output(self, output: Output, column: plc.Column) -> plc.Column:
-        """An output that ``serves`` admits."""
-        if output.aggregation == "list":
-            return self.list(column)
-        parameters = parameters_of(output, column.type().id() in _TICKS)
-        return self.quantile(column, parameters["q"], parameters["interpolation"])
-
-    def _unsorted(self, column: plc.Column, pays: bool) -> bool:
+    def _skips_sort(self, column: plc.Column, pays: bool) -> bool:
         """Whether an output is made without a sort."""
         if not self._rows or not self._groups or self._how == "sort":
             return False
-        there = self._sorted is not None and self._sorted[0] is column
-        return self._how == "select" or (pays and not there)
+        is_sorted = self._sorted is not None and self._sorted[0] is column
+        return self._how == "select" or (pays and not is_sorted)
 
     def _selected(self, column: plc.Column, q: float, interpolation: str, ticks: bool) -> Any:
         # by itself, so that what it has allocated is released before a sort
         stride = select.stride_of(self._rows, self._groups)
         room = select.room_of(self._rows, self._groups, stride)
-        selector = select.Selector(self._on, sortable(column), self._groups, q, ticks)
+        selector = select.Selector(self._on, ctype_of(column), self._groups, q, ticks)
         return select.quantiles(selector, [self._chunk(column)], interpolation, stride, room)
 
     def _chunk(self, column: plc.Column) -> Chunk:
@@ -216,26 +133,13 @@ class SortedRows:
         # one column at a time: sorted rows take as much memory as the column does
         if self._sorted is None or self._sorted[0] is not column:
             self._sorted = None
-            segments = sgb.sort_values(
-                self._on,
-                column_struct(column),
-                sortable(column),
-                self._address(),
-                self._rows,
-                self._groups,
-            )
-            self._sorted = (column, segments)
+            struct, ctype = column_struct(column), ctype_of(column)
+            rows = self._address(), self._rows, self._groups
+            self._sorted = (column, sgb.sort_values(self._on, struct, ctype, *rows))
         return self._sorted[1]
 
     def _address(self) -> int:
         return int(self._codes.data().ptr) if self._rows else 0
-
-
-def sortable(column: plc.Column) -> str:
-    """C++ name of values that words sort as."""
-    if column.type().id() is TypeId.DECIMAL128 or ctype_of(column) not in _SORTED:
-        raise UnsupportedType(f"sorting values of type {column.type().id().name}")
-    return ctype_of(column)
 
 
 def values_of(words: cp.ndarray, dtype: Any) -> cp.ndarray:
@@ -251,8 +155,8 @@ def values_of(words: cp.ndarray, dtype: Any) -> cp.ndarray:
 
 def column_struct(column: plc.Column) -> ColumnStruct:
     """A column as kernels take it."""
-    view = view_of(column)
-    return ColumnStruct(view.data, view.mask, view.offset)
+    pointers = view_of(column)
+    return ColumnStruct(pointers.data, pointers.mask, pointers.offset)
 
 
 # Outputs of a pass before the next one begins: one more state may have six.
@@ -263,12 +167,12 @@ class Grouping:
     """The kernels over some rows, with the keys as users know them.
 
     One pass writes ``OUTPUTS_AT_MOST`` outputs. More are made by several passes over the same keys;
-    the groups of the first one are the result's, and those of the others are found by key. There
+    the groups of the first one are the result's, with which those of the others are joined. There
     are at least ``least`` groups: of partials the rows of the largest one.
     """
 
     def __init__(self, keys: Sequence[Any], keep_nulls: bool, least: int = 0) -> None:
-        self._keys = list(keys)
+        self._dtypes = [key.dtype for key in keys]
         self.views = [view(k) for k in keys]
         self._keep_nulls, self._least = keep_nulls, least
         self._passes = [Aggregator(self.views, keep_nulls, least)]
@@ -307,7 +211,7 @@ class Grouping:
         keys, outputs = _run(self._passes[0], meanwhile)
         for another in self._passes[1:]:
             others, columns = _run(another)
-            rows, codes = _joined(_key_table(others), _key_table(keys))
+            rows, codes = _joined(others, keys)
             assert len(rows) == keys[0].size(), "passes over the same rows find the same groups"
             places = cp.empty(len(rows), dtype=cp.int32)
             places[codes] = rows
@@ -317,22 +221,17 @@ class Grouping:
     def table(self, labels: Sequence[str], dtypes: Mapping[str, Any] | None = None) -> Any:
         """The groups: key columns ``k0``, …, then the outputs by label.
 
-        ``dtypes`` are of the outputs whose dtype libcudf does not know.
+        ``dtypes`` are of the outputs whose dtype libcudf may not know.
         """
         keys, outputs = self.run()
         if self._keep_nulls:  # a NaN key is a null one
             keys = [nans_to_nulls(key) for key in keys]
-        promised = dtypes or {}
         # libcudf has no categories and no time zones, but what they are stored as
-        columns = {
-            f"k{i}": as_column(key, known.dtype)
-            for i, (key, known) in enumerate(zip(keys, self._keys, strict=True))
-        }
+        pairs = zip(keys, self._dtypes, strict=True)
+        columns = {f"k{i}": as_column(key, dtype) for i, (key, dtype) in enumerate(pairs)}
+        promised = dtypes or {}
         for label, output in zip(labels, outputs, strict=True):
-            known = label in promised
-            columns[label] = (
-                ColumnBase.create(output, promised[label]) if known else wrapped(output)
-            )
+            columns[label] = as_column(output, promised.get(label))
         return frame_of(columns)
 
 
@@ -358,7 +257,7 @@ class Numbering:
         of_rows: plc.Column | None = None,
     ) -> None:
         self.n = n
-        self._taken = pairs
+        self._pairs = pairs
         # an array of it only when asked for: the kernels that sort and select take the column
         self._column = of_rows
         self._sorted: SortedRows | None = None
@@ -373,26 +272,25 @@ class Numbering:
     @property
     def rows(self) -> cp.ndarray:
         """The rows that belong to groups."""
-        return self._pairs()[0]
+        return self._rows_and_codes()[0]
 
     @property
     def codes(self) -> cp.ndarray:
         """The numbers of their groups."""
-        return self._pairs()[1]
+        return self._rows_and_codes()[1]
 
-    def _pairs(self) -> tuple[cp.ndarray, cp.ndarray]:
-        if self._taken is None:  # only when asked for: a sort needs the codes of all rows
+    def _rows_and_codes(self) -> tuple[cp.ndarray, cp.ndarray]:
+        if self._pairs is None:  # only when asked for: a sort needs the codes of all rows
             assert self._column is not None
             codes = array_of(self._column)
             rows = cp.flatnonzero(codes >= 0).astype(cp.int32)
-            self._taken = (rows, codes[rows])
-        return self._taken
+            self._pairs = (rows, codes[rows])
+        return self._pairs
 
     def sorted(self, rows: int) -> SortedRows:
         """All rows, this many, for the kernels that select and sort."""
         if self._sorted is None:
-            known = self._column
-            column = column_of(self.of_rows(rows)) if known is None else known
+            column = column_of(self.of_rows(rows)) if self._column is None else self._column
             self._sorted = SortedRows(column, self.n)
         return self._sorted
 
@@ -417,9 +315,8 @@ class Numbering:
 
         ``values`` are of the rows that belong to groups.
         """
-        by = plc.groupby.GroupBy(plc.Table([column_of(self.codes)]))
-        keys, tables = by.aggregate([plc.groupby.GroupByRequest(values, [aggregation])])
-        return self.spread(array_of(keys.columns()[0]), tables[0].columns()[0])
+        (codes,), (column,) = reduced([column_of(self.codes)], [(values, aggregation)])
+        return self.spread(array_of(codes), column)
 
     def spread(self, codes: cp.ndarray, values: plc.Column) -> plc.Column:
         """Values of some groups in a column of all groups; null for the others."""
@@ -453,13 +350,12 @@ def matches(keys: Sequence[Any], groups: Sequence[Any]) -> tuple[cp.ndarray, cp.
 
     A null key is itself, and a NaN key is a null one.
     """
-    return _joined(_key_table([view(k) for k in keys]), _key_table([view(g) for g in groups]))
+    return _joined([view(k) for k in keys], [view(g) for g in groups])
 
 
-def _joined(keys: plc.Table, groups: plc.Table) -> tuple[cp.ndarray, cp.ndarray]:
-    rows, codes = plc.join.inner_join(keys, groups, plc.types.NullEquality.EQUAL)
+def _joined(
+    keys: Sequence[plc.Column], groups: Sequence[plc.Column]
+) -> tuple[cp.ndarray, cp.ndarray]:
+    tables = [plc.Table([nans_to_nulls(key) for key in side]) for side in (keys, groups)]
+    rows, codes = plc.join.inner_join(*tables, plc.types.NullEquality.EQUAL)
     return array_of(rows), array_of(codes)
-
-
-def _key_table(keys: Sequence[plc.Column]) -> plc.Table:
-    return plc.Table([nans_to_nulls(key) for key in keys])

@@ -7,19 +7,29 @@ group-bys. Fields of states are those of the host engine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import cudf
 import cupy as cp
+import numpy as np
+import pandas as pd
 import pylibcudf as plc
+from pylibcudf.utils import _get_stream
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.cuda.algorithms import sgb
-from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.cuda.runtime import background
+from dask_gpuagg.cuda.runtime.background import KernelsCompiling, waiting
+from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
+from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class
+from dask_gpuagg.engines.device import libcudf
+from dask_gpuagg.engines.device.aggregator import waits
 from dask_gpuagg.engines.device.columns import (
     BOOL8,
+    FLOAT64,
     INT64,
+    LIST,
     NOWHERE,
     array_of,
     binary,
@@ -31,29 +41,19 @@ from dask_gpuagg.engines.device.columns import (
     like,
     names_of,
     nans_to_nulls,
-    plain,
     present,
     series_from,
     table,
     take_rows,
     view,
 )
-from dask_gpuagg.engines.device.groups import (
-    Grouping,
-    Numbering,
-    by_kernels,
-    counts,
-    counts_of,
-    is_chrono,
-    parameters_of,
-    serves,
-    values_of,
-)
+from dask_gpuagg.engines.device.groups import Grouping, Numbering, counts_of, values_of
 from dask_gpuagg.engines.device.results import index_of
 from dask_gpuagg.engines.device.tables import of_categories
-from dask_gpuagg.plan import CustomFunctions, Output, Plan, Sketched, StateUse
+from dask_gpuagg.plan import Output, Plan, Sketched, StateUse
 from dask_gpuagg.states import STATES
 
+T = TypeVar("T")
 Fields = dict[str, Any]
 
 
@@ -66,44 +66,44 @@ def state_of_rows(
     all rows.
     """
     if use.custom is not None:
-        return _chunk(numbering, use.custom, columns[0])
-    match use.state:
-        case "min" | "max" | "concat":
-            (field,) = STATES[use.state].fields
-            return {field: _reduced(numbering, use.state, columns[0])}
-        case "idxmin" | "idxmax":
-            values = columns[0]
-            nulls = numbering.where(~present(numbering.take(values))).size
-            labels = index.to_series().reset_index(drop=True)
-            return _extreme(numbering, use.state, values, labels, nulls)
-        case "comoments":
-            return _comoments(numbering, columns[0], columns[1])
-        case other:
-            raise AssertionError(f"the planner let {other!r} through to the device")
+        return _custom_fields(numbering, use.custom.chunk, columns)
+    if use.state == "comoments":
+        x, y = columns
+        some = numbering.where(present(numbering.take(x)) & present(numbering.take(y)))
+        xs, ys = floats_of(some.take(x)), floats_of(some.take(y))
+        # a row is a part of one pair
+        one_each = {"n": cp.ones(len(xs)), "mx": xs, "my": ys, "cxx": 0.0, "cxy": 0.0, "cyy": 0.0}
+        return _comoments(some, one_each)
+    (values,) = columns
+    if use.state in ("idxmin", "idxmax"):
+        nulls = numbering.where(~present(numbering.take(values))).size
+        labels = index.to_series().reset_index(drop=True)
+        return _labelled_extreme(numbering, use.state, values, labels, nulls)
+    return _reduced(numbering, use.state, values)
 
 
 def state_of_partials(numbering: Numbering, use: StateUse, stacked: Any, prefix: str) -> Fields:
     """One state of partials, whose fields are the columns of a table with this prefix."""
     if use.custom is not None:
-        return _agg(numbering, use.custom, stacked, prefix)
+        parts = [stacked[name] for name in names_of(stacked) if name.startswith(prefix)]
+        return _custom_fields(numbering, use.custom.agg, parts)
     fields = {name: stacked[prefix + name] for name in STATES[use.state].fields}
-    match use.state:
-        case "min" | "max" | "concat":
-            ((field, values),) = fields.items()
-            return {field: _reduced(numbering, use.state, values)}
-        case "idxmin" | "idxmax":
-            nulls = numbering.sums(floats_of(numbering.take(fields["nulls"]))).astype(cp.int64)
-            return _extreme(numbering, use.state, fields["value"], fields["label"], nulls)
-        case "comoments":
-            return _merged_comoments(numbering, fields)
-        case other:
-            raise AssertionError(f"the planner let {other!r} through to the device")
+    if use.state == "comoments":
+        some = numbering.where(floats_of(numbering.take(fields["n"])) > 0)
+        return _comoments(some, {n: floats_of(some.take(part)) for n, part in fields.items()})
+    if use.state in ("idxmin", "idxmax"):
+        nulls = numbering.sums(floats_of(numbering.take(fields["nulls"]))).astype(cp.int64)
+        return _labelled_extreme(numbering, use.state, fields["value"], fields["label"], nulls)
+    return _reduced(numbering, use.state, *fields.values())
 
 
-def _reduced(numbering: Numbering, state: str, values: Any) -> Any:
+def _reduced(numbering: Numbering, state: str, values: Any) -> Fields:
+    """Extremes, or texts joined in the order of the rows."""
+    (field,) = STATES[state].fields
     taken = numbering.take(values)
     if state != "concat":
-        return like(numbering.reduce(taken, getattr(plc.aggregation, state)()), values.dtype)
+        column = numbering.reduce(taken, getattr(plc.aggregation, state)())
+        return {field: like(column, values.dtype)}
     lists = numbering.reduce(taken, plc.aggregation.collect_list(plc.types.NullPolicy.EXCLUDE))
     text = plc.Scalar.from_py("")
     joined = plc.strings.combine.join_list_elements(
@@ -114,14 +114,14 @@ def _reduced(numbering: Numbering, state: str, values: Any) -> Any:
         plc.strings.combine.SeparatorOnNulls.YES,
         plc.strings.combine.OutputIfEmptyList.NULL_ELEMENT,
     )
-    return like(joined, values.dtype)
+    return {field: like(joined, values.dtype)}
 
 
-def _extreme(numbering: Numbering, state: str, values: Any, labels: Any, nulls: Any) -> Fields:
-    """The state of rows with these labels: libcudf's own takes any of several best rows."""
-    taken = numbering.take(values)
-    filled = present(taken)
-    some = numbering.where(filled)
+def _labelled_extreme(
+    numbering: Numbering, state: str, values: Any, labels: Any, nulls: cp.ndarray
+) -> Fields:
+    """The first best value and its label: libcudf's own takes any of several best rows."""
+    some = numbering.where(present(numbering.take(values)))
     # NaN is best only where there is nothing else
     comparable = nans_to_nulls(some.take(values))
     aggregation = plc.aggregation.min() if state == "idxmin" else plc.aggregation.max()
@@ -136,81 +136,49 @@ def _extreme(numbering: Numbering, state: str, values: Any, labels: Any, nulls: 
     }
 
 
-def _comoments(numbering: Numbering, x: Any, y: Any) -> Fields:
-    some = numbering.where(present(numbering.take(x)) & present(numbering.take(y)))
-    xs, ys = floats_of(some.take(x)), floats_of(some.take(y))
-    n, codes = some.size, some.codes
-    mx, my = some.sums(xs) / n, some.sums(ys) / n
-    # a second correction removes the rounding error of the first mean
-    mx += some.sums(xs - mx[codes]) / n
-    my += some.sums(ys - my[codes]) / n
-    dx, dy = xs - mx[codes], ys - my[codes]
-    moments = {"cxx": dx * dx, "cxy": dx * dy, "cyy": dy * dy}
-    return _series({"n": n, "mx": mx, "my": my} | {k: some.sums(v) for k, v in moments.items()})
-
-
-def _merged_comoments(numbering: Numbering, fields: Fields) -> Fields:
-    # Chan, Golub, LeVeque 1979, equation 1.5b, for any number of parts at once
-    n = floats_of(numbering.take(fields["n"]))
-    filled = n > 0
-    some = numbering.where(filled)
-    parts = {name: floats_of(some.take(values)) for name, values in fields.items()}
-    n, codes = parts["n"], some.codes
-    total = some.sums(n)
-    means = {}
+def _comoments(numbering: Numbering, parts: Mapping[str, Any]) -> Fields:
+    """The state of parts: Chan, Golub, LeVeque 1979, equation 1.5b, for any number at once."""
+    n, codes = parts["n"], numbering.codes
+    total = numbering.sums(n)
+    merged = {"n": total.astype(cp.int64)}
+    distances = {}
     for name in ("mx", "my"):
         # relative to a mean of the group, so that equal means stay equal
-        reference = cp.full(some.n, cp.nan)
+        reference = cp.full(numbering.n, cp.nan)
         reference[codes] = parts[name]
-        means[name] = reference + some.sums(n * (parts[name] - reference[codes])) / total
-    dx, dy = parts["mx"] - means["mx"][codes], parts["my"] - means["my"][codes]
-    merged: Fields = {"n": total.astype(cp.int64), **means}
+        mean = reference + numbering.sums(n * (parts[name] - reference[codes])) / total
+        merged[name], distances[name] = mean, parts[name] - mean[codes]
+    dx, dy = distances["mx"], distances["my"]
     for name, product in (("cxx", dx * dx), ("cxy", dx * dy), ("cyy", dy * dy)):
-        merged[name] = some.sums(parts[name] + n * product)
-    return _series(merged)
+        merged[name] = numbering.sums(parts[name] + n * product)
+    return {name: series_from(values) for name, values in merged.items()}
 
 
-def _series(arrays: dict[str, cp.ndarray]) -> Fields:
-    return {name: series_from(values) for name, values in arrays.items()}
-
-
-def _chunk(numbering: Numbering, functions: CustomFunctions, values: Any) -> Fields:
-    """Fields of a ``dd.Aggregation``: what its ``chunk`` returns, one field per Series."""
-    rows = like(numbering.take(values), values.dtype)
-    rows.name = values.name
-    grouped = rows.groupby(cudf.Series(numbering.codes), sort=True)
-    return _custom_fields(numbering, functions.chunk(grouped))
-
-
-def _agg(numbering: Numbering, functions: CustomFunctions, stacked: Any, prefix: str) -> Fields:
+def _custom_fields(
+    numbering: Numbering, function: Callable[..., Any], columns: Sequence[Any]
+) -> Fields:
+    """What a function of a ``dd.Aggregation`` makes of grouped columns, a field per Series."""
     grouped = []
-    for name in [c for c in stacked.columns if c.startswith(prefix)]:
-        part = like(numbering.take(stacked[name]), stacked[name].dtype)
-        part.index = cudf.Index(numbering.codes)
+    for values in columns:
+        part = like(numbering.take(values), values.dtype)
+        part.name, part.index = values.name, cudf.Index(numbering.codes)
         grouped.append(part.groupby(level=0, sort=True))
-    return _custom_fields(numbering, functions.agg(*grouped))
-
-
-def _custom_fields(numbering: Numbering, returned: Any) -> Fields:
-    series = returned if isinstance(returned, tuple) else (returned,)
+    returned = function(*grouped)
     fields = {}
-    for i, part in enumerate(series):
+    for i, part in enumerate(returned if isinstance(returned, tuple) else (returned,)):
         codes = array_of(view(part.index.to_series()))
         fields[str(i)] = like(numbering.spread(codes, view(part)), part.dtype)
     return fields
 
 
-def finished_state(output: Any, fields: Fields, index: Any) -> Any:
+def _finished_state(output: Output, fields: Fields, index: Any) -> Any:
     """One output from a state of libcudf's; ``index`` has the keys, for the functions of users."""
     if output.custom is not None:
-        columns = []
-        for values in fields.values():
-            column = values.copy()
+        columns = [values.copy() for values in fields.values()]
+        for column in columns:
             column.index = index
-            columns.append(column)
-        if output.custom.finalize is None:
-            return columns[0]
-        return output.custom.finalize(*columns)
+        finalize = output.custom.finalize
+        return columns[0] if finalize is None else finalize(*columns)
     name = output.aggregation
     if name in ("idxmin", "idxmax"):
         skipna = dict(output.parameters).get("skipna", True)
@@ -223,45 +191,109 @@ def finished_state(output: Any, fields: Fields, index: Any) -> Any:
     return values.fillna("") if name == "sum" else values
 
 
-def _output_by_libcudf(output: Any, numbering: Numbering, values: Any, paired: bool) -> Any:
+def can_sort() -> bool:
+    """Whether the kernels that sort are compiled, or can be; if not, libcudf's group-by serves."""
+    kernels = sgb.launcher(_get_stream()).kernels
+    if not background.waits():
+        return kernels.begin()
+    try:
+        kernels.prepare()
+    except KernelsUnavailable as error:
+        libcudf.cause_of(error)
+        return False
+    return True
+
+
+def by_kernels(make: Callable[[], T]) -> T | None:
+    """Call ``make`` with the kernels that sort; None while, or where, they cannot run."""
+    with waiting(waits()):
+        if not can_sort():
+            return None
+        try:
+            return make()
+        except KernelsCompiling:
+            return None
+        except KernelsUnavailable as error:  # memory was full when a kernel was to be loaded
+            libcudf.cause_of(error)
+    return None
+
+
+def _parameters_of(output: Output, ticks: bool) -> tuple[Any, Any]:
+    """Quantile and interpolation; for ticks the exact midpoint, else what cuDF's own median is."""
+    parameters = dict(output.parameters)
+    between = "midpoint" if ticks and output.aggregation == "median" else "linear"
+    return parameters.get("q", 0.5), parameters.get("interpolation", between)
+
+
+def _is_chrono(dtype: Any) -> bool:
+    """Whether values are ticks, and so are their quantiles."""
+    return dtype_class(dtype) in TEMPORAL
+
+
+def _is_sorted(output: Output, dtype: Any, rows: int) -> bool:
+    """Whether the kernels that sort make an output; the others are libcudf's and CuPy's."""
+    if rows > sgb.ROWS_AT_MOST:
+        return False
+    if output.aggregation == "list":
+        # libcudf has no lists of categories, nor of times in a zone
+        return isinstance(dtype, np.dtype | pd.StringDtype)
+    if dtype_class(dtype) not in (*NUMERIC, *TEMPORAL):
+        return False
+    q, between = _parameters_of(output, False)
+    is_plain = isinstance(q, int | float) and 0 <= q <= 1 and between in sgb.BETWEEN
+    return output.aggregation == "nunique" or (output.aggregation in _QUANTILES and is_plain)
+
+
+def _output_of_rows(output: Output, numbering: Numbering, values: Any, paired: bool) -> Any:
     """One output from the values of all distinct pairs, or of whole rows."""
-    match output.aggregation:
+    name, dtype, rows = output.aggregation, values.dtype, len(values)
+    ticks = _is_chrono(dtype)
+    q, between = _parameters_of(output, ticks)
+
+    def by_sorting() -> plc.Column:
+        in_order = numbering.sorted(rows)
+        if name == "list":
+            return in_order.list(view(values))
+        if name == "nunique":
+            return in_order.nunique(view(values))
+        return in_order.quantile(view(values), q, between)
+
+    column = by_kernels(by_sorting) if _is_sorted(output, dtype, rows) else None
+    match name:
         case "nunique":
-            return _distinct_values(numbering, values, paired)
+            return _distinct_values(numbering, values, paired) if column is None else like(column)
         case "list" | "unique":
-            if dtype_class(values.dtype) == "category":
+            if dtype_class(dtype) == "category":
                 values = of_categories(values)
-            collect = plc.aggregation.collect_list(plc.types.NullPolicy.INCLUDE)
-            lists = numbering.reduce(numbering.take(values), collect)
-            return like(lists, cudf.ListDtype(values.dtype))
+            if column is None:
+                collect = plc.aggregation.collect_list(plc.types.NullPolicy.INCLUDE)
+                column = numbering.reduce(numbering.take(values), collect)
+            return like(column, cudf.ListDtype(values.dtype))
         case "median" | "quantile":
-            parameters = parameters_of(output, is_chrono(values.dtype))
-            return _quantile(numbering, values, parameters["q"], parameters["interpolation"])
+            if column is None:
+                return _quantile(numbering, values, q, between)
+            return like(column, dtype) if ticks else like(column)
         case other:
             raise AssertionError(f"the planner let {other!r} through to the device")
 
 
-# libcudf's quantiles and distinct counts of 2**30 + 700 rows access memory that is not theirs,
-# which ends the process.
+# Of more rows, with their order and their groups beside them, a device has hardly the memory.
 _SORTED_ROWS = 1 << 30
+_QUANTILES = ("median", "quantile")
 
 
 def _distinct_values(numbering: Numbering, values: Any, paired: bool) -> Any:
     """Number of distinct values other than null of each group."""
-    taken = numbering.take(values)
-    how = plc.aggregation.nunique
-    if paired:
-        how = plc.aggregation.count
-    elif taken.size() > _SORTED_ROWS:  # one row of each pair, found by hashing
+    if not paired:  # one row of each pair, found by hashing
         rows = plc.stream_compaction.distinct_indices(
-            plc.Table([column_of(numbering.codes), taken]),
+            plc.Table([column_of(numbering.codes), numbering.take(values)]),
             plc.stream_compaction.DuplicateKeepOption.KEEP_ANY,
             plc.types.NullEquality.EQUAL,
             plc.types.NanEquality.ALL_EQUAL,
         )
-        numbering, how = numbering.where(array_of(rows)), plc.aggregation.count
-        taken = numbering.take(values)
-    return plain(numbering.reduce(taken, how(plc.types.NullPolicy.EXCLUDE)))
+        numbering = numbering.where(array_of(rows))
+    count = plc.aggregation.count(plc.types.NullPolicy.EXCLUDE)
+    return like(numbering.reduce(numbering.take(values), count))
 
 
 def _quantile(numbering: Numbering, values: Any, q: float, interpolation: str) -> Any:
@@ -271,48 +303,42 @@ def _quantile(numbering: Numbering, values: Any, q: float, interpolation: str) -
             f"a quantile of {taken.size():,} rows in one partition: at most {_SORTED_ROWS:,} are"
             " sorted. Repartition the collection into smaller partitions"
         )
-    if is_chrono(values.dtype):
-        return _chrono_quantile(numbering, taken, values.dtype, q, interpolation)
-    if dtype_class(values.dtype) == "bool":
-        taken = plc.unary.cast(taken, plc.DataType(plc.TypeId.INT8))
-    kind = plc.types.Interpolation[interpolation.upper()]
-    return plain(numbering.reduce(taken, plc.aggregation.quantile([q], kind)))
-
-
-def _chrono_quantile(
-    numbering: Numbering, taken: plc.Column, dtype: Any, q: float, interpolation: str
-) -> Any:
-    """Quantiles of 64-bit ticks, of which float64 would lose the last digits."""
-    ticks, starts = _ascending(numbering, plc.unary.bit_cast(taken, INT64))
+    ticks, q = _is_chrono(values.dtype), min(max(q, 0.0), 1.0)
+    # float64 would lose the last digits of ticks
+    numbers = plc.unary.bit_cast(taken, INT64) if ticks else plc.unary.cast(taken, FLOAT64)
+    ascending, starts = _ascending(numbering, numbers)
     sizes = cp.diff(starts)
     filled = cp.flatnonzero(sizes)
     place = q * (sizes[filled] - 1)
     lower = cp.floor(place).astype(cp.int64)
     share = place - lower
     start = starts[filled] + lower
-    low = ticks[start]
-    gap = ticks[start + (share > 0)] - low
+    low, high = ascending[start], ascending[start + (share > 0)]
+    # infinities have no distance
+    gap = cp.where(low == high, low.dtype.type(0), high - low)
     match interpolation:
         case "linear":
-            step = (gap * share).astype(cp.int64)
+            between = low + (gap * share).astype(low.dtype)
         case "lower":
-            step = cp.zeros_like(gap)
+            between = low
         case "higher":
-            step = gap
+            between = high
         case "midpoint":
-            step = gap // 2
+            between = low + (gap // 2 if ticks else gap / 2)
         case "nearest":
-            step = cp.where((share > 0.5) | ((share == 0.5) & (q > 0.5)), gap, 0)
+            between = cp.where((share > 0.5) | ((share == 0.5) & (q > 0.5)), high, low)
         case other:
             raise ValueError(f"unknown interpolation {other!r}")
-    quantiles = plc.unary.bit_cast(column_of(low + step), taken.type())
-    return like(numbering.spread(filled, quantiles), dtype)
+    quantiles = column_of(between)
+    if not ticks:
+        return like(numbering.spread(filled, quantiles))
+    return like(numbering.spread(filled, plc.unary.bit_cast(quantiles, taken.type())), values.dtype)
 
 
-def sketch_entries(keys: Sequence[Any], values: Any, kept: Sketched, keep_nulls: bool) -> Any:
+def sketch_entries(keys: Sequence[Any], values: Any, sketch: Sketched, keep_nulls: bool) -> Any:
     """The best values of rows, as a table of keys and ``v``: at least one row for each group."""
     groups, numbering = numbered(keys, keep_nulls)
-    codes, best = _best(numbering, values, kept.aggregation, **dict(kept.parameters))
+    codes, best = _best(numbering, values, sketch.aggregation, **dict(sketch.parameters))
     missing = cp.flatnonzero(counts_of(codes, len(groups)) == 0)
     rows = cp.concatenate([codes, missing]).astype(cp.int32)
     columns = {name: take_rows(groups[name], rows) for name in names_of(groups)}
@@ -328,12 +354,10 @@ def sketch_entries(keys: Sequence[Any], values: Any, kept: Sketched, keep_nulls:
 def _best_lists(output: Output, numbering: Numbering, values: Any) -> Any:
     """A list of each group's best values, of no value an empty one."""
     codes, best = _best(numbering, values, output.aggregation, **dict(output.parameters))
-    ends = cp.cumsum(counts_of(codes, numbering.n))
     offsets = cp.zeros(numbering.n + 1, dtype=cp.int32)
-    offsets[1:] = ends
+    offsets[1:] = cp.cumsum(counts_of(codes, numbering.n))
     children = [column_of(offsets), column_of(best)]
-    kind = plc.DataType(plc.TypeId.LIST)
-    lists = plc.Column(kind, numbering.n, None, None, 0, 0, children)
+    lists = plc.Column(LIST, numbering.n, None, None, 0, 0, children)
     return like(lists, cudf.ListDtype(values.dtype))
 
 
@@ -401,7 +425,7 @@ def with_outputs(
         elif output.kind is Kind.MERGEABLE:
             prefix = f"s{output.states[0]}."
             fields = {n.removeprefix(prefix): groups[n] for n in labels if n.startswith(prefix)}
-            values = finished_state(output, fields, index_of(keys, names))
+            values = _finished_state(output, fields, index_of(keys, names))
         else:
             name = plan.table_of(output)
             paired = name in tables and name != "rows"
@@ -411,35 +435,14 @@ def with_outputs(
             if plan.narrowed and output.kind is Kind.WHOLE:
                 numbering = numberings[name]
                 column = numbering.take(tables[name][label])
-                values = plain(numbering.spread(numbering.codes, column))
+                values = like(numbering.spread(numbering.codes, column))
             elif output.kind is Kind.SKETCH:
                 values = _best_lists(output, numberings[name], tables[name]["v"])
             else:
                 column = tables[name]["v" if paired else f"v{output.column}"]
-                values = _of_rows(output, numberings[name], column, paired)
+                values = _output_of_rows(output, numberings[name], column, paired)
         empty = None if output.custom else REGISTRY[output.aggregation].of_no_rows
         if empty is not None and view(values).null_count():
             values = values.fillna(empty)
         columns[label] = values
     return table(columns)
-
-
-def _of_rows(output: Output, numbering: Numbering, column: Any, paired: bool) -> Any:
-    """One output from distinct pairs or whole rows: the kernels' where they can, else libcudf's."""
-    counted, rows = output.aggregation == "nunique", len(column)
-
-    def by_sorting() -> plc.Column:
-        in_order = numbering.sorted(rows)
-        return in_order.nunique(view(column)) if counted else in_order.output(output, view(column))
-
-    sorts = counts(column.dtype, rows) if counted else serves(output, column.dtype, rows)
-    output_column = by_kernels(by_sorting) if sorts else None
-    if output_column is None:
-        return _output_by_libcudf(output, numbering, column, paired)
-    if output.aggregation == "list":
-        return like(output_column, cudf.ListDtype(column.dtype))
-    return (
-        plain(output_column)
-        if counted or not is_chrono(column.dtype)
-        else like(output_column, column.dtype)
-    )

@@ -60,25 +60,19 @@ class OutOfDeviceMemory(MemoryError):
 
 
 def out_of_memory(what: str, refused: str, held: int = 0) -> OutOfDeviceMemory:
-    """The error where no step is left.
+    """The error where no step is left to make ``what``.
 
-    Parameters
-    ----------
-    what : str
-        What was to be made.
-    refused : str
-        The allocator's message.
-    held : int
-        Bytes of the finished tables of the task.
+    ``refused`` is the allocator's message, ``held`` the bytes of the task's finished tables.
     """
     free, total = free_and_total()
-    asked = asked_bytes(refused)
-    sizes = [] if asked is None else [f"{size_text(asked)} asked"]
-    sizes += (
-        [] if free is None or total is None else [f"{size_text(free)} of {size_text(total)} free"]
-    )
-    limit = limit_of_resource()
-    sizes += [] if limit is None else [f"RMM's resource is limited to {size_text(limit)}"]
+    asked, limit = asked_bytes(refused), limit_of_resource()
+    sizes = []
+    if asked is not None:
+        sizes.append(f"{size_text(asked)} asked")
+    if free is not None and total is not None:
+        sizes.append(f"{size_text(free)} of {size_text(total)} free")
+    if limit is not None:
+        sizes.append(f"RMM's resource is limited to {size_text(limit)}")
     sizes.append(f"{size_text(held)} held by finished tables of this task")
     message = f"device memory does not suffice for {what}: {', '.join(sizes)} ({refused})"
     return OutOfDeviceMemory(message, asked, free, total, held)
@@ -93,9 +87,14 @@ def asked_bytes(message: str) -> int | None:
     return int(float(match[1]) * _UNITS.get(match[2] or "B", 1))
 
 
+def _imported(name: str) -> Any | None:
+    """A module that this process uses already; the host engine never imports those of a GPU."""
+    return importlib.import_module(name) if name in sys.modules else None
+
+
 def free_and_total() -> tuple[int | None, int | None]:
     """Bytes of the device that are free, and all; None without a device."""
-    cupy = importlib.import_module("cupy") if "cupy" in sys.modules else None
+    cupy = _imported("cupy")
     if cupy is None:
         return None, None
     free, total = cupy.cuda.Device().mem_info
@@ -104,7 +103,7 @@ def free_and_total() -> tuple[int | None, int | None]:
 
 def resources() -> Iterator[Any]:
     """RMM's current memory resource and those that it takes its memory from, outermost first."""
-    rmm = importlib.import_module("rmm") if "rmm" in sys.modules else None
+    rmm = _imported("rmm")
     resource = None if rmm is None else rmm.mr.get_current_device_resource()
     while resource is not None:
         yield resource
@@ -113,12 +112,9 @@ def resources() -> Iterator[Any]:
 
 
 def limit_of_resource(pools: bool = True) -> int | None:
-    """Bytes that RMM's current resource gives at most, where that is known.
+    """Bytes that RMM's current resource gives at most; None where that is not known.
 
-    Parameters
-    ----------
-    pools : bool
-        Whether the size of a pool is a limit too, though it may grow.
+    ``pools`` says whether the size of a pool is a limit too, though it may grow.
     """
     names = ("get_allocation_limit", "pool_size") if pools else ("get_allocation_limit",)
     for resource in resources():
@@ -160,7 +156,7 @@ def free_cached() -> None:
     """Give back device memory that is kept for later: by cycles, by CuPy, by cuDF."""
     # cycles keep what their objects have allocated
     gc.collect()
-    cupy = importlib.import_module("cupy") if "cupy" in sys.modules else None
+    cupy = _imported("cupy")
     if cupy is not None:
         cupy.get_default_memory_pool().free_all_blocks()
     manager = spill_manager()
@@ -170,15 +166,7 @@ def free_cached() -> None:
 
 @dataclass(frozen=True)
 class Spilled(Generic[T]):
-    """Tables of the device in host memory.
-
-    Attributes
-    ----------
-    data : bytes
-        Their description.
-    buffers : tuple
-        Their columns.
-    """
+    """Tables of the device in host memory: their description, and their columns as buffers."""
 
     data: bytes
     buffers: tuple[Any, ...]
@@ -242,17 +230,8 @@ def restored(partials: list[Any]) -> list[Any]:
 def first_that_fits(steps: Iterable[Callable[[], T]], fails: Callable[[str], MemoryError]) -> T:
     """The result of the first step for which device memory suffices.
 
-    Parameters
-    ----------
-    steps : iterable of callable
-        Asked for one by one, when all before have failed.
-    fails : callable
-        Makes the error of the allocator's first message where no step is left.
-
-    Raises
-    ------
-    MemoryError
-        Of ``fails``; that of a step which knows its sizes, as it is.
+    Where none is left, the error is one of a step that knows its sizes, or what ``fails`` makes of
+    the allocator's first message.
     """
     refused, failure = "", None
     for step in steps:

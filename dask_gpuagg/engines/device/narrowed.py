@@ -27,22 +27,17 @@ from dask_gpuagg.cuda.runtime.background import waiting
 from dask_gpuagg.engines.device.columns import (
     FLOAT64,
     column_of,
+    ctype_of,
     gather_columns,
     keys_of,
     like,
-    plain,
+    names_of,
     series_from,
     table,
     view,
 )
-from dask_gpuagg.engines.device.groups import (
-    can_sort,
-    column_struct,
-    counts_of,
-    matches,
-    sortable,
-)
-from dask_gpuagg.engines.device.library import numbered
+from dask_gpuagg.engines.device.groups import column_struct, counts_of, matches
+from dask_gpuagg.engines.device.library import can_sort, numbered
 from dask_gpuagg.engines.device.tables import aligned, cast, stack
 from dask_gpuagg.narrowing import Target, interpolation_of, share_inside, target_of, targets
 from dask_gpuagg.plan import Plan
@@ -87,18 +82,22 @@ def kept_rows(counted: Counted) -> int:
 def sample(run: Sequence[Any], plan: Plan, stride: int) -> Any:
     """One row of each ``stride``; see ``host.narrowed.sample``."""
     places: dict[int, plc.Column] = {}
-    first = [*run[0].keys, *(run[0].columns[c] for c in plan.rows)]
     names = [f"k{i}" for i in range(len(run[0].keys))] + [f"v{c}" for c in plan.rows]
+    dtypes = [column.dtype for column in _read(run[0], plan)]
     sampled = []
     for part in run:
         rows = len(part)
         if rows not in places:
             places[rows] = _places(rows, stride)
-        columns = [*part.keys, *(part.columns[c] for c in plan.rows)]
-        sampled.append(gather_columns(list(map(view, columns)), places[rows]))
-    made = [plc.concatenate.concatenate(list(each)) for each in zip(*sampled, strict=True)]
-    pairs = zip(names, made, first, strict=True)
-    return table({name: like(column, known.dtype) for name, column, known in pairs})
+        sampled.append(gather_columns(list(map(view, _read(part, plan))), places[rows]))
+    columns = [plc.concatenate.concatenate(list(pieces)) for pieces in zip(*sampled, strict=True)]
+    triples = zip(names, columns, dtypes, strict=True)
+    return table({name: like(column, dtype) for name, column, dtype in triples})
+
+
+def _read(part: Any, plan: Plan) -> list[Any]:
+    """The keys, and the columns of the targets."""
+    return [*part.keys, *(part.columns[c] for c in plan.rows)]
 
 
 def _places(rows: int, stride: int) -> plc.Column:
@@ -112,17 +111,17 @@ def _places(rows: int, stride: int) -> plc.Column:
 
 def aim(samples: Sequence[Any], plan: Plan) -> Brackets:
     """Brackets from the samples of all chunks."""
-    rows = stack([_cast(each, plan) for each in samples])
+    rows = stack([_cast(sampled, plan) for sampled in samples])
     groups, codes = _numbered(keys_of(rows), not plan.dropna or plan.drops_late)
     ends = []
     for target in targets(plan):
         column = view(rows[f"v{target.column}"])
-        width = max(4, TYPE_BYTES[sortable(column)])
+        width = max(4, TYPE_BYTES[ctype_of(column)])
         if len(groups) == 0:
             ends.append(cp.zeros((0, 2), f"u{width}"))
             continue
         with waiting(True):
-            selector = _selector(sortable(column), len(groups), target)
+            selector = _selector(ctype_of(column), len(groups), target)
             words = selector.aim([_chunk(column, codes, len(groups))], 1)
         ends.append(_array(words, width).reshape(-1, 2).copy())
     sampled = counts_of(codes[codes >= 0], len(groups))
@@ -132,7 +131,7 @@ def aim(samples: Sequence[Any], plan: Plan) -> Brackets:
 def _cast(sampled: Any, plan: Plan) -> Any:
     """Samples in the dtypes that all partitions have together."""
     values = {f"v{c}": cast(sampled[f"v{c}"], plan.columns[c].dtype) for c in plan.rows}
-    return table({name: sampled[name] for name in sampled.columns} | values)
+    return table({name: sampled[name] for name in names_of(sampled)} | values)
 
 
 def count(keys: Sequence[Any], columns: Sequence[Any], brackets: Brackets, plan: Plan) -> Counted:
@@ -142,8 +141,8 @@ def count(keys: Sequence[Any], columns: Sequence[Any], brackets: Brackets, plan:
     for i, target in enumerate(targets(plan)):
         column = view(cast(columns[target.column], plan.columns[target.column].dtype))
         ends = _ends_of(groups, brackets, i)
-        sides, kept = _counted(column, codes, ends, target)
-        counted |= {f"counts{i}": cudf.DataFrame({"n": _series(sides)}), f"kept{i}": kept}
+        sides, inside = _counted(column, codes, ends, target)
+        counted |= {f"counts{i}": cudf.DataFrame({"n": series_from(sides)}), f"kept{i}": inside}
     return counted
 
 
@@ -153,7 +152,7 @@ def _counted(column: plc.Column, codes: cp.ndarray, ends: cp.ndarray, target: Ta
     width = ends.dtype.itemsize
     room = rows // _ROOM + _ROOM_AT_LEAST
     with waiting(True):
-        selector = _selector(sortable(column), max(groups, 1), target)
+        selector = _selector(ctype_of(column), max(groups, 1), target)
         while True:
             counts, candidates = selector.counts(), selector.candidates(room)
             if groups:
@@ -169,7 +168,7 @@ def _counted(column: plc.Column, codes: cp.ndarray, ends: cp.ndarray, target: Ta
         "w": _array(candidates.words, width)[:number],
     }
     # copies: the room for more is given back
-    return sides, cudf.DataFrame({n: _series(c.copy()) for n, c in columns.items()})
+    return sides, cudf.DataFrame({n: series_from(c.copy()) for n, c in columns.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,18 +180,17 @@ class _Together:
     counted: Sequence[Counted]
 
     @classmethod
-    def of(cls, counted: Sequence[Counted]) -> _Together:
+    def of(cls, counted: Sequence[Counted], groups: Any = None) -> _Together:
+        """Number the groups of all chunks, or by ``groups``, which have all of them."""
         stacked = stack([one["keys"] for one in counted])
-        groups, codes = _numbered(keys_of(stacked), True)
+        if groups is None:
+            groups, codes = _numbered(keys_of(stacked), True)
+        else:
+            codes = cp.empty(len(stacked), cp.int32)
+            rows, places = _matched(stacked, groups)
+            codes[rows] = places
         ends = np.cumsum([len(one["keys"]) for one in counted])[:-1]
         return cls(groups, cp.split(codes, ends.tolist()), counted)
-
-    def like(self, groups: Any) -> _Together:
-        """Renumber the groups by other groups, among which they are."""
-        rows, codes = _matched(self.groups, groups)
-        places = cp.empty(len(self.groups), cp.int32)
-        places[rows] = codes
-        return _Together(groups, [places[each] for each in self.codes], self.counted)
 
     def counts(self, target: int) -> cp.ndarray:
         """Sums over all chunks, of shape (SIDES, groups)."""
@@ -202,46 +200,37 @@ class _Together:
             sums[:, codes] += counts  # each group once in each
         return sums
 
-    def kept(self, target: int) -> tuple[cp.ndarray, cp.ndarray]:
+    def rows_inside(self, target: int) -> tuple[cp.ndarray, cp.ndarray]:
         """Group and word of all rows that were kept."""
         tables = [one[f"kept{target}"] for one in self.counted]
         of = [c[t["g"].values] for c, t in zip(self.codes, tables, strict=True)]
         return cp.concatenate(of), cp.concatenate([t["w"].values for t in tables])
 
 
-class _Settling:
-    """A quantile of all groups, from the counts and the rows of all chunks."""
+def _selector_of(together: _Together, i: int, plan: Plan) -> Selector:
+    target = targets(plan)[i]
+    empty = cudf.Series([], dtype=plan.columns[target.column].dtype)
+    return _selector(ctype_of(view(empty)), len(together.groups), target)
 
-    def __init__(self, together: _Together, brackets: Brackets, i: int, plan: Plan) -> None:
-        target = targets(plan)[i]
-        dtype = plan.columns[target.column].dtype
-        ctype = sortable(view(cudf.Series([], dtype=dtype)))
-        self.selector = _selector(ctype, len(together.groups), target)
-        self._i = i
-        self._ends = _words(_ends_of(together.groups, brackets, i))
-        self.missed = 0
 
-    @property
-    def ends(self) -> cp.ndarray:
-        """The brackets of groups that are not settled; closed ones of the others."""
-        return _array(self._ends, self._ends.width).reshape(-1, 2)
+def _narrow(selector: Selector, together: _Together, ends: Words, i: int) -> int:
+    """Take the counts by brackets; the number of those that missed.
 
-    def narrow(self, together: _Together) -> _Settling:
-        """Take the counts by the last brackets."""
-        counts = _words(together.counts(self._i))
-        tally = self.selector.narrow(counts.buffer, self._ends, self.selector.candidates(0))
-        self.missed = int(tally.missed)
-        return self
+    The ends become brackets of the groups that are not settled, and closed ones of the others.
+    """
+    counts = _words(together.counts(i))
+    return int(selector.narrow(counts.buffer, ends, selector.candidates(0)).missed)
 
-    def settle(self, together: _Together) -> _Settling:
-        """Take the counts, and pick the quantiles that are settled."""
-        self.narrow(together)
-        of_row, words = together.kept(self._i)
-        candidates = self.selector.candidates(len(words))
-        _array(candidates.words, words.dtype.itemsize)[: len(words)] = words
-        _array(candidates.of_row, 4)[: len(words)] = of_row.astype(cp.uint32)
-        self.selector.pick(candidates, len(words))
-        return self
+
+def _settle(selector: Selector, together: _Together, ends: Words, i: int) -> int:
+    """Take the counts, and pick the quantiles that are settled; see ``_narrow``."""
+    missed = _narrow(selector, together, ends, i)
+    of_row, words = together.rows_inside(i)
+    candidates = selector.candidates(len(words))
+    _array(candidates.words, words.dtype.itemsize)[: len(words)] = words
+    _array(candidates.of_row, 4)[: len(words)] = of_row.astype(cp.uint32)
+    selector.pick(candidates, len(words))
+    return missed
 
 
 def widened(brackets: Brackets, counted: Sequence[Counted], plan: Plan) -> Brackets | None:
@@ -249,12 +238,13 @@ def widened(brackets: Brackets, counted: Sequence[Counted], plan: Plan) -> Brack
     together = _Together.of(counted)
     if len(together.groups) == 0:
         return None
+    ends, missed = [], 0
     with waiting(True):
-        every = [_Settling(together, brackets, i, plan) for i in range(len(targets(plan)))]
-        narrowed = [one.narrow(together) for one in every]
-    if not any(one.missed for one in narrowed):
-        return None
-    return Brackets(together.groups, [one.ends.copy() for one in narrowed], others=False)
+        for i in range(len(targets(plan))):
+            words = _words(_ends_of(together.groups, brackets, i))
+            missed += _narrow(_selector_of(together, i, plan), together, words, i)
+            ends.append(_array(words, words.width).reshape(-1, 2).copy())
+    return Brackets(together.groups, ends, others=False) if missed else None
 
 
 def picked(
@@ -266,25 +256,25 @@ def picked(
 ) -> Any:
     """One row of each group, with its outputs of whole groups; see ``host.narrowed.picked``."""
     together = _Together.of(counted)
-    whole = {i: o for i, o in enumerate(plan.outputs) if o.kind is Kind.WHOLE}
-    keys = {name: together.groups[name] for name in together.groups.columns}
-    if len(together.groups) == 0:
-        return table(keys | {f"o{i}": cudf.Series([], dtype="float64") for i in whole})
-    second = None if wider is None else _Together.of(again).like(together.groups)
-    settled: dict[Target, _Settling] = {}
-    outputs = {}
+    groups = together.groups
+    outputs = {f"o{i}": o for i, o in enumerate(plan.outputs) if o.kind is Kind.WHOLE}
+    keys = {name: groups[name] for name in names_of(groups)}
+    if len(groups) == 0:
+        return table(keys | dict.fromkeys(outputs, cudf.Series([], dtype="float64")))
+    second = None if wider is None else _Together.of(again, groups)
+    columns = {}
     with waiting(True):
+        selectors: dict[Target, Selector] = {}
         for i, target in enumerate(targets(plan)):
-            settled[target] = _Settling(together, brackets, i, plan).settle(together)
-            if second is not None and settled[target].missed:
-                settled[target].settle(second)
-        for i, output in whole.items():
-            one = settled[target_of(output)]
-            data, mask, nulls = one.selector.made(interpolation_of(output))
-            size = len(together.groups)
-            column = plc.Column(FLOAT64, size, data, mask if nulls else None, nulls, 0, [])
-            outputs[f"o{i}"] = plain(column)
-    return table(keys | outputs)
+            selectors[target] = selector = _selector_of(together, i, plan)
+            ends = _words(_ends_of(groups, brackets, i))
+            if _settle(selector, together, ends, i) and second is not None:
+                _settle(selector, second, ends, i)
+        for label, output in outputs.items():
+            data, mask, nulls = selectors[target_of(output)].made(interpolation_of(output))
+            mask = mask if nulls else None
+            columns[label] = like(plc.Column(FLOAT64, len(groups), data, mask, nulls, 0, []))
+    return table(keys | columns)
 
 
 def _numbered(keys: Sequence[Any], keep_nulls: bool) -> tuple[Any, cp.ndarray]:
@@ -334,7 +324,3 @@ def _words(array: cp.ndarray) -> Words:
     words = array_of(sgb.launcher(_get_stream()), array.size, width)
     _array(words, width)[: array.size] = array.ravel()
     return words
-
-
-def _series(array: cp.ndarray) -> Any:
-    return series_from(cp.ascontiguousarray(array))

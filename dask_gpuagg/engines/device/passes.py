@@ -12,30 +12,18 @@ from pylibcudf.types import TypeId
 
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines.device import digits
 from dask_gpuagg.engines.device.aggregator import Aggregator
 from dask_gpuagg.engines.device.columns import (
     BOOL8,
     FLOAT64,
     INT32,
+    as_one,
     binary,
     column_at,
-    is_own,
     keys_of,
     view,
     view_at,
-)
-from dask_gpuagg.engines.device.digits import (
-    add_exact_sum,
-    is_lost,
-    loss_label,
-    losses_of,
-    merge_exact_sum,
-    repaired_partials,
-    repaired_rows,
-    settled_partials,
-    settled_rows,
-    with_sums,
-    without_losses,
 )
 from dask_gpuagg.engines.device.groups import Grouping, Numbering
 from dask_gpuagg.engines.device.library import state_of_partials, state_of_rows
@@ -89,6 +77,15 @@ def _power(output: Output) -> int | None:
     return None if output.custom else REGISTRY[output.aggregation].power
 
 
+def _add_spread(
+    aggregator: Aggregator, output: Output, power: int, watched: bool, *columns: plc.Column
+) -> None:
+    ddof = dict(output.parameters).get("ddof", 1)
+    aggregator.spread(ddof, power, *columns)
+    if watched:
+        aggregator.loss(*columns)
+
+
 def update(aggregator: Aggregator, use: StateUse, columns: Sequence[plc.Column]) -> None:
     """One state of rows: the outputs are its fields, and for moments then their loss."""
     if use.state == "size":
@@ -131,30 +128,26 @@ def merge(aggregator: Aggregator, use: StateUse, table: Any, prefix: str) -> Non
 
 def finish(aggregator: Aggregator, output: Output, watched: bool, plan: Plan, table: Any) -> None:
     """One output from the states of partials; of moments their loss too if they are watched."""
-    if output.aggregation == "mean":
-        fields = {
-            f: view_at(table, f"s{i}.{f}")
-            for i in output.states
-            for f in STATES[plan.states[i].state].fields
-        }
-        if "hi" in fields:
-            assert output.column is not None
-            dtype = dtype_to_pylibcudf_type(plan.columns[output.column].dtype)
-            aggregator.merged_limb_mean(fields["hi"], fields["lo"], fields["n"], dtype)
-        elif _is_exact(output, plan):
-            aggregator.merged_exact_mean(fields["sum"], fields["n"])
-        else:
-            aggregator.merged_mean(fields["sum"], fields["n"])
-    elif (power := _power(output)) is not None:
-        (i,) = output.states
-        n, mean, m2 = (view_at(table, f"s{i}.{f}") for f in ("n", "mean", "m2"))
-        ddof = dict(output.parameters).get("ddof", 1)
-        aggregator.merged_spread(n, mean, m2, ddof, power)
-        if watched:
-            aggregator.loss(n, mean, m2)
-    else:
+    power = _power(output)
+    if output.aggregation != "mean" and power is None:
         (i,) = output.states
         merge(aggregator, plan.states[i], table, f"s{i}.")
+        return
+    fields = {
+        name: view_at(table, f"s{i}.{name}")
+        for i in output.states
+        for name in STATES[plan.states[i].state].fields
+    }
+    if power is not None:
+        moments = [fields[name] for name in ("n", "mean", "m2")]
+        _add_spread(aggregator, output, power, watched, *moments)
+    elif "hi" in fields:
+        assert output.column is not None
+        dtype = dtype_to_pylibcudf_type(plan.columns[output.column].dtype)
+        aggregator.limb_mean(fields["hi"], fields["lo"], fields["n"], dtype)
+    else:
+        mean = aggregator.exact_mean if _is_exact(output, plan) else aggregator.mean
+        mean(fields["sum"], fields["n"])
 
 
 def finish_rows(
@@ -176,19 +169,24 @@ def finish_rows(
             aggregator.exact_total(column)
         if watched:
             aggregator.exact_loss(column)
-    elif output.aggregation == "mean" and _is_exact(output, plan):
-        aggregator.exact_mean(column)
     elif output.aggregation == "mean":
-        aggregator.mean(column)
+        mean = aggregator.exact_mean if _is_exact(output, plan) else aggregator.mean
+        mean(column)
     elif (power := _power(output)) is not None:
-        ddof = dict(output.parameters).get("ddof", 1)
-        numbers = _numbers(column)
-        aggregator.spread(numbers, ddof, power)
-        if watched:
-            aggregator.loss(numbers)
+        _add_spread(aggregator, output, power, watched, _numbers(column))
     else:
         (i,) = output.states
         update(aggregator, plan.states[i], [column])
+
+
+def _kernel_states(plan: Plan) -> list[tuple[int, StateUse]]:
+    return [(i, use) for i, use in enumerate(plan.states) if in_kernels(use, plan)]
+
+
+def _labels_of(i: int, use: StateUse) -> list[str]:
+    """Labels of a state's fields, and of its loss."""
+    labels = [f"s{i}.{field}" for field in STATES[use.state].fields]
+    return [*labels, digits.loss_label(i)] if use.state == "moments" else labels
 
 
 def states_of_rows(
@@ -206,49 +204,31 @@ def states_of_rows(
     grouping = Grouping(keys, keep_nulls)
     # several states read the same column
     view_of = cache(lambda c: view(columns[c]))
-    grouping.read(view_of(c) for use in plan.states if in_kernels(use, plan) for c in use.columns)
-
-    def add_binned(i: int, use: StateUse) -> list[str]:
-        names = add_exact_sum(grouping, view_of(use.columns[0]), i in unusual)
-        return [f"s{i}.{name}" for name in names]
-
-    def add(i: int, use: StateUse) -> None:
-        update(grouping.aggregator, use, [view_of(c) for c in use.columns])
-
-    labels = _add_states(plan, add, add_binned)
-    kept = [(i, use) for i, use in enumerate(plan.states) if keeps_values(use.state)]
-    dtypes = {f"s{i}.{use.state}": columns[use.columns[0]].dtype for i, use in kept}
-    dtypes = {label: dtype for label, dtype in dtypes.items() if not is_own(dtype)}
-    groups, also_unusual = settled_rows(grouping.table(labels, dtypes), plan)
+    uses = _kernel_states(plan)
+    grouping.read(view_of(c) for _, use in uses for c in use.columns)
+    labels: list[str] = []
+    dtypes = {}
+    for i, use in uses:
+        views = [view_of(c) for c in use.columns]
+        if STATES[use.state].binned:
+            names = digits.add_exact_sum(grouping, views[0], i in unusual)
+            labels += [f"s{i}.{name}" for name in names]
+            continue
+        update(grouping.aggregator, use, views)
+        labels += _labels_of(i, use)
+        if keeps_values(use.state):
+            dtypes[f"s{i}.{use.state}"] = columns[use.columns[0]].dtype
+    groups, also_unusual = digits.settled_rows(grouping.table(labels, dtypes), plan)
     if also_unusual:
+        together = {c: as_one(column) for c, column in columns.items()}
         again = unusual | also_unusual
-        return states_of_rows(keys, columns, index, plan, keep_nulls, again)
-    groups = repaired_rows(groups, keys, columns, plan)
+        return states_of_rows(list(map(as_one, keys)), together, index, plan, keep_nulls, again)
+    groups = digits.repaired_rows(groups, keys, columns, plan)
 
     def by_library(numbering: Numbering, i: int, use: StateUse) -> dict[str, Any]:
         return state_of_rows(numbering, use, [columns[c] for c in use.columns], index)
 
     return _with_library_states(groups, keys, plan, by_library)
-
-
-def _add_states(
-    plan: Plan,
-    add: Callable[[int, StateUse], None],
-    add_binned: Callable[[int, StateUse], list[str]],
-) -> list[str]:
-    """Add the states that the kernels make to passes, and what moments lose; their labels."""
-    labels: list[str] = []
-    for i, use in enumerate(plan.states):
-        if not in_kernels(use, plan):
-            continue
-        if STATES[use.state].binned:
-            labels += add_binned(i, use)
-            continue
-        add(i, use)
-        labels += [f"s{i}.{f}" for f in STATES[use.state].fields]
-        if use.state == "moments":
-            labels.append(loss_label(i))
-    return labels
 
 
 def merged(stacked: Any, plan: Plan, least: int = 0) -> Any:
@@ -259,15 +239,17 @@ def merged(stacked: Any, plan: Plan, least: int = 0) -> Any:
     keys = keys_of(stacked)
     grouping = Grouping(keys, keep_nulls=True, least=least)
     grouping.read(_fields_of(stacked, plan))
-    labels = _add_states(
-        plan,
-        lambda i, use: merge(grouping.aggregator, use, stacked, f"s{i}."),
-        lambda i, use: merge_exact_sum(grouping, stacked, f"s{i}."),
-    )
+    labels: list[str] = []
+    for i, use in _kernel_states(plan):
+        if STATES[use.state].binned:
+            labels += digits.merge_exact_sum(grouping, stacked, f"s{i}.")
+            continue
+        merge(grouping.aggregator, use, stacked, f"s{i}.")
+        labels += _labels_of(i, use)
     values = [n for n in labels if keeps_values(n.partition(".")[2])]
     dtypes = {n: column_at(stacked, n).dtype for n in values}
-    groups = settled_partials(grouping.table(labels, dtypes), plan)
-    groups = repaired_partials(groups, stacked, keys, plan)
+    groups = digits.settled_partials(grouping.table(labels, dtypes), plan)
+    groups = digits.repaired_partials(groups, stacked, keys, plan)
     return _with_merged_states(groups, stacked, plan)
 
 
@@ -298,12 +280,12 @@ def finished(stacked: Any, plan: Plan, least: int = 0, merges: bool = True) -> A
             dtypes[f"o{i}"] = column_at(stacked, state).dtype
     for i, use in enumerate(plan.states):
         if STATES[use.state].binned:
-            labels += merge_exact_sum(grouping, stacked, f"s{i}.")
-    groups = with_sums(grouping.table(labels, dtypes), plan)
-    if merges and is_lost(losses_of(groups)):
+            labels += digits.merge_exact_sum(grouping, stacked, f"s{i}.")
+    groups = digits.with_sums(grouping.table(labels, dtypes), plan)
+    if merges and digits.is_lost(digits.losses_of(groups)):
         # merged first, which restores what was lost; one part of a group has nothing to lose
         return finished(merged(stacked, plan, least), plan, merges=False)
-    return _with_merged_states(without_losses(groups), stacked, plan)
+    return _with_merged_states(digits.without_losses(groups), stacked, plan)
 
 
 def add_outputs(
@@ -326,7 +308,7 @@ def add_outputs(
         labels.append(f"o{i}")
         if first:
             watched.add(moments)
-            labels.append(loss_label(i))
+            labels.append(digits.loss_label(i))
     return labels
 
 
@@ -355,6 +337,6 @@ def _with_library_states(
 
 def _fields_of(stacked: Any, plan: Plan) -> Iterator[plc.Column]:
     """The fields of partials that the kernels merge, but for those of integers without nulls."""
-    for i, use in enumerate(plan.states):
-        if in_kernels(use, plan) and not STATES[use.state].binned:
+    for i, use in _kernel_states(plan):
+        if not STATES[use.state].binned:
             yield from (view_at(stacked, f"s{i}.{f}") for f in STATES[use.state].fields)

@@ -32,13 +32,13 @@ from dask_gpuagg.engines.device.columns import (
     floats_of,
     gather,
     like,
+    names_of,
     series_from,
     series_of,
     table,
     take_rows,
     unchecked,
     view,
-    wrapped,
 )
 from dask_gpuagg.engines.device.groups import Grouping, matches
 from dask_gpuagg.plan import Output, Plan
@@ -82,11 +82,7 @@ def index_of(keys: Sequence[Any], names: Sequence[Any]) -> Any:
 
 
 def _index_of(keys: Sequence[ColumnBase], names: Sequence[Any]) -> Any:
-    """Index of the groups by their key columns.
-
-    It is made as cuDF's own group-by makes it: of the columns as they are. Levels and codes are
-    factorized when somebody asks for them, which not many do.
-    """
+    """Index of key columns as they are: levels and codes are factorized when they are asked for."""
     if len(keys) == 1:
         return cudf.Index._from_column(keys[0], name=names[0])
     index = cudf.MultiIndex._from_data(ColumnAccessor(dict(enumerate(keys)), verify=False))
@@ -95,11 +91,7 @@ def _index_of(keys: Sequence[ColumnBase], names: Sequence[Any]) -> Any:
 
 
 def of_plan(shape: Shape, plan: Plan) -> Shape:
-    """The shape with the dtypes that the outputs of a plan have.
-
-    They differ from the promised ones where the plan's columns do: it is then one for the dtypes
-    that partitions turned out to have.
-    """
+    """The shape with the dtypes that outputs have by the plan's columns, promised or not."""
     outputs = zip(plan.outputs, shape.dtypes, strict=True)
     return replace(shape, dtypes=tuple(_dtype_of(o, plan, promised) for o, promised in outputs))
 
@@ -153,51 +145,51 @@ def _framed(columns: Sequence[ColumnBase], shape: Shape) -> Any:
 
 
 class Result:
-    """One row per group, of which cuDF's objects are made before the values are there.
+    """One row per group, whose cuDF objects take longer than most kernels.
 
-    They take longer than most kernels, and need neither values nor the number of groups: they are
-    made while kernels run. The shape has dtypes of libcudf's own, ``keys`` may have others.
+    So they are made while kernels run, before there are values. The shape has dtypes of libcudf's
+    own, ``keys`` may have others.
     """
 
     def __init__(self, shape: Shape, keys: Sequence[Any]) -> None:
         self._shape, self._keys = shape, keys
         # columns of no values, the keys' first, their types, and the frame that has them
-        self._made: tuple[list[ColumnBase], list[plc.DataType], Any] | None = None
+        self._prepared: tuple[list[ColumnBase], list[plc.DataType], Any] | None = None
 
     def prepare(self) -> None:
         """Make all that needs no values."""
-        if self._made is None:
+        if self._prepared is None:
             dtypes = [as_it_comes(dtype) for dtype in (*self._keys, *self._shape.dtypes)]
             columns = [ColumnBase.create(None, dtype, validate=False) for dtype in dtypes]
             types = [dtype_to_pylibcudf_type(dtype) for dtype in dtypes]
-            self._made = columns, types, _framed(columns, self._shape)
+            self._prepared = columns, types, _framed(columns, self._shape)
 
     def of(self, keys: Sequence[plc.Column], outputs: Sequence[plc.Column]) -> Any:
         """The DataFrame or Series, which shares the memory of the columns; keys are without NaN."""
         self.prepare()
-        assert self._made is not None
-        columns, types, prepared = self._made
+        assert self._prepared is not None
+        columns, types, prepared = self._prepared
         promised = zip(outputs, self._shape.dtypes, types[len(keys) :], strict=True)
-        values = [*keys, *(_as_promised(*each) for each in promised)]
+        values = [*keys, *(_as_promised(*triple) for triple in promised)]
         if all(value.type() == t for value, t in zip(values, types, strict=True)):
             for column, value in zip(columns, values, strict=True):
                 column.plc_column = buffered(value)
             return prepared
         # some are of a dtype that was not promised
         own = [as_column(key, dtype) for key, dtype in zip(keys, self._keys, strict=True)]
-        return _framed([*own, *map(wrapped, values[len(keys) :])], self._shape)
+        return _framed([*own, *map(as_column, values[len(keys) :])], self._shape)
 
 
 def _labelled(labels: pd.Index, columns: Sequence[ColumnBase]) -> ColumnAccessor:
     """Columns as a frame has them, by their labels."""
-    known = _seen.of(labels, lambda: _accessor_of(labels))
+    accessor = _seen.of(labels, lambda: _accessor_of(labels))
     return ColumnAccessor(
-        dict(zip(known.names, columns, strict=True)),
-        multiindex=known.multiindex,
-        rangeindex=known.rangeindex,
-        level_names=known.level_names,
-        label_dtype=known.label_dtype,
-        level_dtypes=known._level_dtypes,
+        dict(zip(accessor.names, columns, strict=True)),
+        multiindex=accessor.multiindex,
+        rangeindex=accessor.rangeindex,
+        level_names=accessor.level_names,
+        label_dtype=accessor.label_dtype,
+        level_dtypes=accessor._level_dtypes,
         verify=False,
         # a user may name them: those of the metadata stay as they are
         pandas_index=labels.view(),
@@ -255,7 +247,7 @@ def _decimals(column: Any, dtype: Any) -> Any:
 
 def values_of(counts: Any, plan: Plan, meta: Any) -> Any:
     """``value_counts``: one row per group and distinct value, frequent values first."""
-    names = [c for c in counts.columns if c.startswith("k")]
+    names = [name for name in names_of(counts) if name.startswith("k")]
     if dtype_class(counts[names[-1]].dtype) == "category":
         counts = _every_category(counts, names)
     counts = counts.sort_values(
@@ -297,13 +289,13 @@ def matrix_of(groups: Any, plan: Plan, meta: Any) -> Any:
         state = {f: floats_of(view(groups[f"s{i}.{f}"])) for f in ("n", "cxx", "cxy", "cyy")}
         if output.aggregation == "cov":
             freedom = state["n"] - dict(output.parameters).get("ddof", 1)
-            made, known = state["cxy"] / freedom, freedom > 0
+            cells, has_value = state["cxy"] / freedom, freedom > 0
         else:
-            made = cp.clip(state["cxy"] / cp.sqrt(state["cxx"] * state["cyy"]), -1.0, 1.0)
-            known = state["n"] > 1
+            cells = cp.clip(state["cxy"] / cp.sqrt(state["cxx"] * state["cyy"]), -1.0, 1.0)
+            has_value = state["n"] > 1
         a, b = use.columns
-        cube[:, a, b] = cube[:, b, a] = made
-        filled[:, a, b] = filled[:, b, a] = known
+        cube[:, a, b] = cube[:, b, a] = cells
+        filled[:, a, b] = filled[:, b, a] = has_value
     row = cp.arange(n * m, dtype=cp.int32)
     repeated = [take_rows(groups[k], row // m) for k in names]
     # few labels, repeated by row
@@ -311,11 +303,9 @@ def matrix_of(groups: Any, plan: Plan, meta: Any) -> Any:
     repeated.append(take_rows(labels, row % m))
     columns = {}
     for j in range(m):
-        values, known = (
-            series_from(cp.ascontiguousarray(cells[:, :, j].reshape(n * m)))
-            for cells in (cube, filled)
-        )
-        columns[j] = values.where(known, None)
+        pair = (cp.ascontiguousarray(cells[:, :, j].ravel()) for cells in (cube, filled))
+        values, has_value = map(series_from, pair)
+        columns[j] = values.where(has_value, None)
     result = cudf.DataFrame(columns)
     result.index = index_of(repeated, meta.index.names)
     result.columns = meta.columns.view()
@@ -333,24 +323,23 @@ def complete(groups: Any, keys: Sequence[Any], dropna: bool) -> Any:
         return groups
     expected = _expected(keys, categorical, dropna)
     names = [f"k{i}" for i in range(len(keys))]
-    there, _ = matches(expected, [groups[n] for n in names])
-    missing = cp.ones(len(expected[0]), dtype=bool)
-    missing[there] = False
-    missing = cp.flatnonzero(missing).astype(cp.int32)
-    columns = {}
-    for name, key in zip(names, expected, strict=True):
-        parts = [view(groups[name]), gather(view(key), missing)]
-        columns[name] = like(plc.concatenate.concatenate(parts), groups[name].dtype)
+    observed, _ = matches(expected, [groups[n] for n in names])
+    is_missing = cp.ones(len(expected[0]), dtype=bool)
+    is_missing[observed] = False
+    missing = cp.flatnonzero(is_missing).astype(cp.int32)
     rows = cp.full(len(groups) + len(missing), NOWHERE, dtype=cp.int32)
     rows[: len(groups)] = cp.arange(len(groups), dtype=cp.int32)
-    for name in groups.columns:
-        if name not in columns:
-            column = view(groups[name])
-            if len(groups):
-                column = gather(column, rows)
-            else:
-                column = plc.Column.all_null_like(column, len(rows))
-            columns[name] = like(column, groups[name].dtype)
+    columns = {}
+    for name in names_of(groups):
+        column = view(groups[name])
+        if name in names:
+            rest = gather(view(expected[names.index(name)]), missing)
+            completed = plc.concatenate.concatenate([column, rest])
+        elif len(groups):
+            completed = gather(column, rows)
+        else:
+            completed = plc.Column.all_null_like(column, len(rows))
+        columns[name] = like(completed, groups[name].dtype)
     return table(columns)
 
 
@@ -377,11 +366,8 @@ def _expected(keys: Sequence[Any], categorical: Sequence[bool], dropna: bool) ->
 
 def _levels(key: Any, dropna: bool) -> plc.Column:
     """Codes of all categories of a key; null is one more where it occurs."""
-    codes = view(key)
-    size = len(key.dtype.categories)
-    null = not dropna and codes.null_count() > 0
-    every = plc.unary.cast(column_of(cp.arange(size, dtype=cp.int32)), codes.type())
-    if not null:
+    codes, numbers = view(key), cp.arange(len(key.dtype.categories), dtype=cp.int32)
+    every = plc.unary.cast(column_of(numbers), codes.type())
+    if dropna or not codes.null_count():
         return every
-    rows = cp.append(cp.arange(size, dtype=cp.int32), cp.int32(NOWHERE))
-    return gather(every, rows)
+    return gather(every, cp.append(numbers, cp.int32(NOWHERE)))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-from typing import Any
+from numbers import Integral
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.cache import OfObjects
@@ -95,15 +94,7 @@ def device_classes(name: str) -> tuple[str, ...]:
 def device_refusal(plan: Plan, labels: int = 1) -> Unsupported | None:
     """Why the device engine cannot run a plan; None if it can.
 
-    Parameters
-    ----------
-    plan : Plan
-    labels : int
-        Levels of the frame's index.
-
-    Returns
-    -------
-    Unsupported or None
+    ``labels`` is the number of levels of the frame's index.
     """
     obstacle = unavailable()
     if obstacle is not None:
@@ -113,11 +104,8 @@ def device_refusal(plan: Plan, labels: int = 1) -> Unsupported | None:
             return Unsupported(f"keys of dtype {key.dtype} on the device")
         if dtype_class(key.dtype) == "decimal":
             return Unsupported(f"keys of dtype {key.dtype}: cuDF has no index of decimals")
-    for output in plan.outputs:
-        refusal = _output_refusal(plan, output, labels)
-        if refusal is not None:
-            return refusal
-    return None
+    refusals = (_output_refusal(plan, output, labels) for output in plan.outputs)
+    return next((refusal for refusal in refusals if refusal is not None), None)
 
 
 def _output_refusal(plan: Plan, output: Output, labels: int) -> Unsupported | None:
@@ -130,19 +118,12 @@ def _output_refusal(plan: Plan, output: Output, labels: int) -> Unsupported | No
             f"{name} of dtype {column.dtype} is not made on the device", name, column.label
         )
     ddof = dict(output.parameters).get("ddof", 1)
-    if not _is_int32(ddof):  # it is a part of the kernels' source
+    # it is a part of the kernels' source
+    is_integer = isinstance(ddof, Integral) and not isinstance(ddof, bool)
+    if not is_integer or not -(2**31) <= int(ddof) < 2**31:
         return Unsupported("ddof is no whole number of 32 bits", name, column.label)
     if name in ("min", "max") and cls == "category" and not column.dtype.ordered:
         return Unsupported(f"{name} of categories that have no order", name, column.label)
     if name in ("idxmin", "idxmax") and labels > 1:
         return Unsupported(f"{name} of rows whose index has several levels", name, column.label)
     return None
-
-
-def _is_int32(value: Any) -> bool:
-    if isinstance(value, bool):
-        return False
-    try:
-        return -(2**31) <= operator.index(value) < 2**31
-    except TypeError:
-        return False

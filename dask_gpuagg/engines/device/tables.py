@@ -20,15 +20,17 @@ from dask.dataframe.dispatch import hash_object_dispatch
 
 from dask_gpuagg.dtypes import INTEGRAL, NUMERIC, TEMPORAL, TEXT, TICKS, dtype_class, ticks_of
 from dask_gpuagg.engines.device.columns import (
+    INT32,
+    INT64,
     NOWHERE,
     Pieces,
     as_column,
     column_at,
     column_of,
     concatenated,
+    fill_nulls,
     frame_of,
     gather_columns,
-    gather_rows,
     is_own,
     like,
     names_of,
@@ -45,6 +47,12 @@ from dask_gpuagg.plan import Partial, Plan
 # One call of the kernels takes so many rows, and stacks at most this part of the device's memory.
 _ROWS_OF_A_CALL = (1 << 31) - 1
 _SHARE_OF_A_CALL = 6
+
+_NANOSECONDS = 10**9
+# as ``host.bucket_of`` has it
+_SECOND = 0x9E3779B97F4A7C15
+# Outputs up to which the rows of each are looked for; for more they are sorted by their output.
+_FEW_BUCKETS = 8
 
 _TEXT = frozenset(TEXT)
 _NUMBERS = frozenset((*NUMERIC, "decimal"))
@@ -67,8 +75,8 @@ def _concatenated(tables: list[Any]) -> Any:
     dtypes = _dtypes_of(tables[0])
     # dtypes that say the same as the type of libcudf's column
     if all(is_own(dtype) or isinstance(dtype, pd.DatetimeTZDtype) for dtype in dtypes.values()):
-        whole = concatenated([[view_at(table, name) for table in tables] for name in dtypes])
-        pairs = zip(dtypes.items(), whole, strict=True)
+        columns = concatenated([[view_at(table, name) for table in tables] for name in dtypes])
+        pairs = zip(dtypes.items(), columns, strict=True)
         return frame_of({name: as_column(column, dtype) for (name, dtype), column in pairs})
     stacked = cudf.concat(tables, ignore_index=True)
     for name, dtype in dtypes.items():
@@ -87,12 +95,12 @@ def _dtypes_of(table: Any) -> dict[Any, Any]:
 
 def divided(run: Sequence[Any]) -> list[Sequence[Any]]:
     """Divide partitions of equal dtypes into those that are stacked for one call of the kernels."""
-    most = cp.cuda.Device().mem_info[1] // _SHARE_OF_A_CALL
+    limit = cp.cuda.Device().mem_info[1] // _SHARE_OF_A_CALL
     pieces: list[list[Any]] = []
     rows = size = 0
     for part in run:
         more = bytes_of((*part.keys, *part.columns))
-        if not pieces or rows + len(part) > _ROWS_OF_A_CALL or size + more > most:
+        if not pieces or rows + len(part) > _ROWS_OF_A_CALL or size + more > limit:
             pieces.append([])
             rows = size = 0
         pieces[-1].append(part)
@@ -116,11 +124,11 @@ def _bytes_of(column: plc.Column) -> int:
     """Bytes of a column's values, roughly: of a slice of text its share of all of it."""
     if column.num_children():
         characters = column.data().size if column.data() else 0
-        whole = sum(map(_bytes_of, column.children())) + characters
+        size = sum(map(_bytes_of, column.children())) + characters
         if column.type().id() == plc.TypeId.STRING:
             # a slice has the offsets and the characters of all rows
-            whole = whole * column.size() // max(column.child(0).size() - 1, 1)
-        return int(whole)
+            size = size * column.size() // max(column.child(0).size() - 1, 1)
+        return int(size)
     # text without rows may have no children, and text has no size of its own
     return int(column.size() * plc.types.size_of(column.type())) if column.size() else 0
 
@@ -131,7 +139,7 @@ def stacked(parts: Sequence[Sequence[Any]], plan: Plan | None = None) -> list[An
     Columns stay ``Pieces`` where the plan's kernels take large columns as they lie.
     """
     columns = [list(map(view, pieces)) for pieces in zip(*parts, strict=True)]
-    dtypes = [known.dtype for known in parts[0]]
+    dtypes = [column.dtype for column in parts[0]]
     if plan is not None and reads_once(plan) and all(map(is_own, dtypes)) and suit(columns):
         return [Pieces(pieces, dtype) for pieces, dtype in zip(columns, dtypes, strict=True)]
     return [like(c, dtype) for c, dtype in zip(concatenated(columns), dtypes, strict=True)]
@@ -145,11 +153,11 @@ def aligned(tables: Sequence[Any]) -> list[Any]:
     dtypes = [_dtypes_of(table) for table in tables]
     changed: list[dict[Any, Any]] = [{} for _ in tables]
     for name in dtypes[0]:
-        found = [of_table[name] for of_table in dtypes]
-        if _are_alike(found):
+        own = [of_table[name] for of_table in dtypes]
+        if _are_alike(own):
             continue
         nulls = [_is_null(table[name]) for table in tables]
-        filled = [d for d, null in zip(found, nulls, strict=True) if not null] or found[:1]
+        filled = [d for d, null in zip(own, nulls, strict=True) if not null] or own[:1]
         # categories are united afterwards
         agreed = _are_alike(filled)
         common = filled[0] if agreed else common_dtype(filled)
@@ -176,8 +184,8 @@ def common_dtype(dtypes: Sequence[Any]) -> Any:
     """The dtype of a concatenation of columns of these dtypes, which are not all null.
 
     cuDF's common dtype for numbers, decimals, and times of several units; the values' dtype for
-    values with categories of them; for nothing but categories the first, as they are united when
-    columns are. TypeError for what cuDF does not concatenate either: numbers with strings, say.
+    values with categories of them; for nothing but categories the first. TypeError for what cuDF
+    does not concatenate either: numbers with strings, say.
     """
     distinct = [d for i, d in enumerate(dtypes) if not any(d == e for e in dtypes[:i])]
     if _are_alike(distinct):
@@ -238,18 +246,8 @@ def of_categories(column: Any) -> Any:
     codes = view(column)
     if len(values) == 0 or len(column) == 0:
         return like(plc.Column.all_null_like(view(values), len(column)), values.dtype)
-    rows = plc.unary.cast(codes, plc.DataType(plc.TypeId.INT32))
-    if rows.null_count():
-        rows = plc.replace.replace_nulls(rows, plc.Scalar.from_py(NOWHERE, rows.type()))
-    return like(gather_rows(view(values), rows), values.dtype)
-
-
-_NANOSECONDS = 10**9
-# as ``host.bucket_of`` has it
-_SECOND = 0x9E3779B97F4A7C15
-_INT64 = plc.DataType(plc.TypeId.INT64)
-# Outputs up to which the rows of each are looked for; for more they are sorted by their output.
-_FEW_BUCKETS = 8
+    rows = fill_nulls(plc.unary.cast(codes, INT32), NOWHERE)
+    return like(gather_columns([view(values)], rows)[0], values.dtype)
 
 
 def bucket_of(keys: Sequence[Any], buckets: int, second: bool = False) -> Any:
@@ -263,9 +261,8 @@ def bucket_of(keys: Sequence[Any], buckets: int, second: bool = False) -> Any:
 
 def _buckets(keys: Sequence[Any], buckets: int, second: bool = False) -> cp.ndarray:
     """The outputs of rows in the dtype of the hashes, which is narrower."""
-    columns: list[Any] = []
-    for key in keys:
-        columns += _hash_columns(cudf.Series(key).reset_index(drop=True))
+    series = (cudf.Series(key).reset_index(drop=True) for key in keys)
+    columns = [column for key in series for column in _hash_columns(key)]
     frame = cudf.DataFrame({f"k{i}": column for i, column in enumerate(columns)})
     hashes = hash_object_dispatch(frame, index=False).values
     if second:
@@ -289,7 +286,7 @@ def _hash_columns(key: Any) -> list[Any]:
     if cls not in TEMPORAL:
         return [key]
     per_second = ticks_of(key.dtype)
-    ticks = like(plc.unary.bit_cast(view(key), _INT64), np.dtype("int64"))
+    ticks = like(plc.unary.bit_cast(view(key), INT64), np.dtype("int64"))
     seconds = ticks // per_second
     rest = (ticks - seconds * per_second) * (_NANOSECONDS // per_second)
     return [seconds, rest]
@@ -298,37 +295,35 @@ def _hash_columns(key: Any) -> list[Any]:
 def split(tables: Partial, plan: Plan, buckets: int, second: bool = False) -> list[Partial]:
     """Divide a partial by key hash into one partial per output; see ``host.split``."""
     parts: list[Partial] = [{} for _ in range(buckets)]
-    for name, whole in tables.items():
-        of_row = _buckets_of(whole, plan, buckets, second)
+    for name, table in tables.items():
+        of_row = _buckets_of(table, plan, buckets, second)
         if buckets <= _FEW_BUCKETS:
             for j, part in enumerate(parts):
-                part[name] = rows_where(whole, of_row == j)
+                part[name] = rows_where(table, of_row == j)
             continue
         order, ends = _order_of(of_row, buckets)
-        for part, start, end in zip(parts, [0, *ends[:-1]], ends, strict=True):
+        for part, (start, end) in zip(parts, _spans(ends), strict=True):
             # not slices of one table: each would keep all of it in memory
-            part[name] = taken(whole, order[start:end])
+            part[name] = _taken(table, order[start:end])
     return parts
 
 
-def ordered(whole: Any, plan: Plan, buckets: int) -> tuple[Any, list[int]]:
+def ordered(table: Any, plan: Plan, buckets: int) -> tuple[Any, list[int]]:
     """A table in the order of the outputs of ``split``, and where the rows of each end."""
-    order, ends = _order_of(_buckets_of(whole, plan, buckets, False), buckets)
-    return taken(whole, order), ends
+    order, ends = _order_of(_buckets_of(table, plan, buckets, False), buckets)
+    return _taken(table, order), ends
 
 
-def hash_partitioned(whole: Any, keys: int, parts: int) -> list[Any]:
+def hash_partitioned(table: Any, keys: int, parts: int) -> list[Any]:
     """A table divided by the hash of its first columns, as slices of one.
 
     By libcudf's own hash, which is not that of ``split``: equal values are in one part only where
     their dtypes are equal. The order of the rows is lost.
     """
-    names = names_of(whole)
-    columns = plc.Table([view_at(whole, name) for name in names])
+    columns = plc.Table(_views(table))
     parted, starts = plc.partitioning.hash_partition(columns, list(range(keys)), parts)
-    ordered = _like(whole, names, parted.columns())
-    ends = [*starts[1:parts], len(ordered)]
-    return [ordered.iloc[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+    ordered = _like(table, parted.columns())
+    return [ordered.iloc[a:b] for a, b in _spans([*starts[1:parts], len(ordered)])]
 
 
 def _order_of(of_row: cp.ndarray, buckets: int) -> tuple[cp.ndarray, list[int]]:
@@ -338,30 +333,35 @@ def _order_of(of_row: cp.ndarray, buckets: int) -> tuple[cp.ndarray, list[int]]:
     return cp.argsort(of_row, kind="stable").astype(cp.int32), ends
 
 
-def _buckets_of(whole: Any, plan: Plan, buckets: int, second: bool) -> cp.ndarray:
-    keys = [column_at(whole, f"k{i}") for i in range(len(plan.keys))]
+def _spans(ends: Sequence[int]) -> list[tuple[int, int]]:
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def _buckets_of(table: Any, plan: Plan, buckets: int, second: bool) -> cp.ndarray:
+    keys = [column_at(table, f"k{i}") for i in range(len(plan.keys))]
     return _buckets(keys, buckets, second)
 
 
-def rows_where(whole: Any, rows: cp.ndarray) -> Any:
+def rows_where(table: Any, rows: cp.ndarray) -> Any:
     """Rows of a table for which a condition holds, in their order."""
-    names = names_of(whole)
-    columns = plc.Table([view_at(whole, name) for name in names])
-    filtered = plc.stream_compaction.apply_retention_mask(columns, column_of(rows))
-    return _like(whole, names, filtered.columns())
+    columns, condition = plc.Table(_views(table)), column_of(rows)
+    filtered = plc.stream_compaction.apply_retention_mask(columns, condition)
+    return _like(table, filtered.columns())
 
 
-def taken(whole: Any, rows: cp.ndarray) -> Any:
+def _taken(table: Any, rows: cp.ndarray) -> Any:
     """Rows of a table by number."""
-    names = names_of(whole)
-    columns = [view_at(whole, name) for name in names]
-    return _like(whole, names, gather_columns(columns, column_of(rows), all_there=True))
+    return _like(table, gather_columns(_views(table), column_of(rows), all_there=True))
 
 
-def _like(whole: Any, names: Sequence[str], columns: Sequence[plc.Column]) -> Any:
+def _views(table: Any) -> list[plc.Column]:
+    return [view_at(table, name) for name in names_of(table)]
+
+
+def _like(table: Any, columns: Sequence[plc.Column]) -> Any:
     """A table of columns that libcudf has made of another's."""
-    pairs = zip(names, columns, strict=True)
-    return frame_of({n: ColumnBase.create(c, whole._data[n].dtype) for n, c in pairs})
+    pairs = zip(names_of(table), columns, strict=True)
+    return frame_of({n: ColumnBase.create(c, table._data[n].dtype) for n, c in pairs})
 
 
 def concatenated_outputs(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
@@ -376,19 +376,17 @@ def concatenated_outputs(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
     if len(filled) == 1:
         return first.sort_index(na_position="last") if plan.sort else first
     levels = [f"k{i}" for i in range(first.index.nlevels)]
-    whole = stack([_as_table(output, levels) for output in filled])
+    stacked = stack([_as_table(output, levels) for output in filled])
     if plan.sort:
-        whole = whole.sort_values(levels, na_position="last", ignore_index=True)
-    index = index_of([whole[name] for name in levels], list(first.index.names))
-    columns = [whole[name] for name in whole.columns if name not in levels]
-    if first.ndim == 1:
-        result = columns[0]
-        result.index = index
-        result.name = first.name
-        return result
-    result = cudf.DataFrame(dict(enumerate(columns)))
+        stacked = stacked.sort_values(levels, na_position="last", ignore_index=True)
+    index = index_of([stacked[name] for name in levels], list(first.index.names))
+    columns = [stacked[name] for name in stacked.columns if name not in levels]
+    result = columns[0] if first.ndim == 1 else cudf.DataFrame(dict(enumerate(columns)))
     result.index = index
-    result.columns = first.columns
+    if first.ndim == 1:
+        result.name = first.name
+    else:
+        result.columns = first.columns
     return result
 
 
@@ -400,11 +398,10 @@ def _as_table(output: Any, levels: Sequence[str]) -> Any:
     return cudf.DataFrame({n: cudf.Series._from_column(c) for n, c in named.items()})
 
 
-def divided_outputs(whole: Any, plan: Plan, outputs: int) -> list[Any]:
+def divided_outputs(output: Any, plan: Plan, outputs: int) -> list[Any]:
     """The groups of a finished output divided by key hash; see ``host.divided_outputs``."""
-    keys = [cudf.Series._from_column(c) for c in whole.index._columns[: len(plan.keys)]]
+    keys = [cudf.Series._from_column(c) for c in output.index._columns[: len(plan.keys)]]
     order, ends = _order_of(_buckets(keys, outputs), outputs)
-    ordered = whole.take(order)
-    pairs = zip([0, *ends[:-1]], ends, strict=True)
+    ordered = output.take(order)
     # copies: a slice would keep all of it in memory
-    return [ordered.iloc[start:end].copy(deep=True) for start, end in pairs]
+    return [ordered.iloc[start:end].copy(deep=True) for start, end in _spans(ends)]

@@ -39,14 +39,14 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 def _grouped(module: ModuleType) -> Any:
     """In place of a call: outputs say what they were made of."""
 
-    def grouped(query: Any, keys: Sequence[Any], inputs: Sequence[Any], how: Any) -> Any:
+    def grouped(query: Any, keys: Sequence[Any], inputs: Sequence[Any], **options: Any) -> Any:
         assert [part.ctype for part in query.inputs] == [column.kind for column in inputs]
         outputs = []
         for output in query.outputs:
             states = [query.states[i] for i in output.states]
             read = [(s.policy, *(inputs[i].name for i in s.inputs)) for s in states]
             outputs.append((output.policy, *read))
-        return module.Served(list(keys), outputs, None)
+        return module.libcudf.Served(list(keys), outputs, None)
 
     return grouped
 
@@ -188,11 +188,12 @@ def test_key_columns_without_nulls_have_no_mask(
     from dask_gpuagg.cuda.call import Made
 
     keys = [column("k", "i64", nulls=True), column("l", "i64"), column("m", "f64")]
-    made = SimpleNamespace(gathered=False, keys=[Made("data", "mask", None)] * 3)
+    keys_of = [Made("data", "mask", None)] * 3
+    made = SimpleNamespace(gathered=False, keys=keys_of, run=SimpleNamespace(groups=7))
     monkeypatch.setattr(module, "kernel_column", lambda made, *_: made.mask)
     aggregator = module.Aggregator(keys, True)
     assert all(part.masked for part in aggregator.query.keys)
-    assert aggregator._key_columns(made, 7) == ["mask", None, "mask"]
+    assert aggregator._key_columns(made) == ["mask", None, "mask"]
 
 
 QUERY = TABLE["5 aggregations by int64"]
@@ -209,9 +210,7 @@ def calls() -> Iterator[ModuleType]:
 def run(calls: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """Who was asked for the groups, in turn; the last one has made them."""
 
-    def run(
-        *, compiles: bool = True, full: bool = False, rows: int = 1_000, hashes: bool = True
-    ) -> list[str]:
+    def run(*, compiles: bool = True, full: bool = False) -> list[str]:
         asked: list[str] = []
 
         def by_kernels(*_: Any) -> str:
@@ -226,16 +225,15 @@ def run(calls: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., lis
             asked.append("libcudf")
             if full:
                 raise MemoryError
-            return [], [], SimpleNamespace(groups=7)
+            return calls.libcudf.Served([], [], SimpleNamespace(groups=7))
 
         monkeypatch.setattr(calls, "_by_kernels", by_kernels)
         monkeypatch.setattr(calls.libcudf, "aggregate", by_libcudf)
-        monkeypatch.setattr(calls.libcudf, "hashes", lambda _: hashes)
         monkeypatch.setattr(calls, "compile_ahead", lambda *a: asked.append(f"ahead {a[1:]}"))
-        keys = [SimpleNamespace(size=lambda: rows)]
+        keys = [SimpleNamespace(size=lambda: 1_000)]
         try:
             with dask.config.set({"gpuagg.fallback": "silent"}):
-                calls.grouped(QUERY, keys, [], calls.How())
+                calls.grouped(QUERY, keys, [], measured=False)
         except MemoryError:
             asked.append("MemoryError")
         return asked
@@ -252,13 +250,6 @@ def test_what_memory_lacks_for_waits(run: Callable[..., list[str]]) -> None:
     assert run(full=True, compiles=False) == [
         *("kernels", "ahead (1000,)", "libcudf", "waits", "libcudf", "MemoryError")
     ]
-
-
-def test_many_rows_that_would_be_sorted_wait(run: Callable[..., list[str]]) -> None:
-    many = {"rows": 10**8, "hashes": False}
-    assert run(**many) == ["kernels", "waits"]
-    assert run(**many, compiles=False) == ["kernels", "waits", "libcudf"]
-    assert run(rows=10**8) == [*("kernels", f"ahead ({10**8},)", "libcudf", f"ahead ({10**8}, 7)")]
 
 
 def test_calls_that_wait_are_not_served(run: Callable[..., list[str]]) -> None:

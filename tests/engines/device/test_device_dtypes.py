@@ -126,7 +126,7 @@ def results(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         assert not validate
         return SimpleNamespace(dtype=dtype, plc_column=None)
 
-    def wrapped(column: Values, dtype: Any = None) -> Any:
+    def as_column(column: Values, dtype: Any = None) -> Any:
         return SimpleNamespace(dtype=dtype or column.dtype, plc_column=column)
 
     def cast(column: Values, wanted: Any) -> Values:
@@ -137,8 +137,7 @@ def results(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         "dtype_to_pylibcudf_type": lambda dtype: dtype,
         "plc": SimpleNamespace(unary=SimpleNamespace(cast=cast)),
         "buffered": lambda column: column,
-        "wrapped": wrapped,
-        "as_column": wrapped,
+        "as_column": as_column,
         "_index_of": lambda columns, _: list(columns),
         "_labelled": lambda _, columns: list(columns),
         "unchecked": lambda _, columns, index: SimpleNamespace(columns=columns, index=index),
@@ -160,7 +159,7 @@ def test_a_frame_that_is_there_takes_the_values(series: bool, early: bool, resul
     if early:
         result.prepare()
         result.prepare()
-        _, _, frame = result._made
+        _, _, frame = result._prepared
         assert [c.plc_column for c in (*frame.index, *frame.columns)] == [None] * (2 + len(dtypes))
     keys = [Values("a", SECONDS), Values("b", INT)]
     outputs = [Values(f"o{i}", dtype) for i, dtype in enumerate(dtypes)]
@@ -183,7 +182,7 @@ def test_other_types_than_promised_stay(results: Any) -> None:
     made = result.of([Values("k", INT)], [Values("x", NANOSECONDS), Values("y", INT)])
     assert [c.dtype for c in made.columns] == [NANOSECONDS, INT]
     assert [c.plc_column.name for c in (*made.index, *made.columns)] == ["k", "x", "y"]
-    _, _, frame = result._made
+    _, _, frame = result._prepared
     assert made is not frame
 
 

@@ -53,14 +53,13 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
             monkeypatch.setattr(module, "view", lambda column: column)
         monkeypatch.setattr(made, "keys_of", lambda table: [table["k0"]])
         monkeypatch.setattr(made, "column_at", lambda table, name: table[name])
-        monkeypatch.setattr(made, "is_own", lambda dtype: True)
-        monkeypatch.setattr(made, "losses_of", lambda table: [])
-        monkeypatch.setattr(made, "without_losses", lambda table: table)
-        for name in ("repaired_rows", "repaired_partials", "_with_library_states"):
-            monkeypatch.setattr(made, name, lambda table, *_: table)
-        monkeypatch.setattr(made, "settled_rows", lambda table, _: (table, frozenset()))
-        for name in ("settled_partials", "with_sums"):
-            monkeypatch.setattr(made, name, lambda table, _: table)
+        monkeypatch.setattr(made, "_with_library_states", lambda table, *_: table)
+        # nothing is lost
+        monkeypatch.setattr(made.digits, "losses_of", lambda table: [])
+        for name in ("repaired_rows", "repaired_partials", "without_losses", "with_sums"):
+            monkeypatch.setattr(made.digits, name, lambda table, *_: table)
+        monkeypatch.setattr(made.digits, "settled_rows", lambda table, _: (table, frozenset()))
+        monkeypatch.setattr(made.digits, "settled_partials", lambda table, _: table)
         # what is compiled, in place of the groups
         monkeypatch.setattr(groups.Grouping, "table", lambda self, *_: self.aggregator.query)
         yield made
