@@ -213,16 +213,25 @@ def number_blocks(parts: Iterable[tuple[int, Array]], rows: int, low: int, size:
     return codes, present[:distinct].copy()
 
 
-def number_hashed(values: Array, bits: int = 64) -> Numbered:
-    """Number distinct integers of int64, of any range, by a hash table of ``2 ** bits`` slots.
+def number_hashed(values: Array, step: int | None = None) -> Numbered:
+    """Number distinct integers of int64, of any range, by a hash table that has room for all.
 
-    That of few integers stays in the cache; one that is too small grows.
+    With a ``step`` the table has room for the integers there are and those of so many rows more: of
+    few integers it stays in the cache.
     """
-    rows = len(values)
-    table, shift = hash_table(rows)
+    rows, distinct = len(values), 0
+    step = max(rows, 1) if step is None else step
     present, codes = np.empty(rows, np.int64), np.empty(rows, np.int32)
-    values, bits = read_only(values, np.int64), min(64 - shift, bits)
-    distinct = import_loops().number_hashed(values, table, bits, present, codes)
+    values = read_only(values, np.int64)
+    number = import_loops().number_hashed
+    table, shift = hash_table(step)
+    for start in range(0, rows, step):
+        if 2 * (distinct + step) > len(table):
+            table, shift = hash_table(2 * (distinct + step))
+            before = read_only(present[:distinct].copy(), np.int64)
+            number(before, table, shift, present, 0, np.empty(distinct, np.int32))
+        block = slice(start, start + step)
+        distinct = number(values[block], table, shift, present, distinct, codes[block])
     return codes, present[:distinct].copy()
 
 

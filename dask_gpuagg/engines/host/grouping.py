@@ -40,8 +40,8 @@ _WIDEST = 1 << 62
 # bits that distinct pairs may take for each row: as much memory as the hash table takes
 _BITS_PER_ROW = 64
 _SAMPLED_ROWS = 1 << 14
-# slots of a hash table of few strings, which stays in the second-level cache
-_BITS_OF_TEXTS = 16
+# strings between which their hash table may grow; that of few stays in the second-level cache
+_STEP_OF_TEXTS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +281,7 @@ def _encode_short(column: pd.Series) -> Encoded | None:
     words = strings.short_words(column) if compiled.should_run(len(column)) else None
     if words is None:
         return None
-    codes, present = compiled.number_hashed(words, _BITS_OF_TEXTS)
+    codes, present = compiled.number_hashed(words, _STEP_OF_TEXTS)
     null = column.isna().to_numpy()
     has_null = bool(null.any())
     if has_null:

@@ -191,18 +191,18 @@ def first_of_pairs(codes: Array, bits: Array, table: Array, shift: int, rows: Ar
 
 
 @compiled
-def number_hashed(values: Array, table: Array, bits: int, present: Array, codes: Array) -> int:
+def number_hashed(
+    values: Array, table: Array, shift: int, present: Array, distinct: int, codes: Array
+) -> int:
     """Number distinct integers in order of appearance, by hashing.
 
-    ``table`` has at least twice as many slots as there are rows: 0, or one plus a number. Its first
-    ``2 ** bits`` are used until half of them are taken, then twice as many, and so on. ``present``
-    holds the integer of every number. Returns how many there are.
+    ``table`` has ``2 ** (64 - shift)`` slots, more than there will be numbers: 0, or one plus a
+    number; ``present`` holds the integer of every number. Returns how many there are now.
     """
-    distinct = 0
-    shift, last = np.uint64(64 - bits), np.uint64((1 << bits) - 1)
+    last = np.uint64(len(table) - 1)
     for i in range(len(values)):
         value = values[i]
-        slot = _mixed(0, value) >> shift
+        slot = _mixed(0, value) >> np.uint64(shift)
         while True:
             number = table[slot]
             if number == 0:
@@ -215,15 +215,6 @@ def number_hashed(values: Array, table: Array, bits: int, present: Array, codes:
                 codes[i] = number - 1
                 break
             slot = (slot + np.uint64(1)) & last
-        if 2 * distinct > (1 << bits):
-            bits += 1
-            shift, last = np.uint64(64 - bits), np.uint64((1 << bits) - 1)
-            table[: 1 << bits] = 0
-            for k in range(distinct):
-                slot = _mixed(0, present[k]) >> shift
-                while table[slot] != 0:
-                    slot = (slot + np.uint64(1)) & last
-                table[slot] = k + 1
     return distinct
 
 

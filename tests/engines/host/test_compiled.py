@@ -323,8 +323,8 @@ WIDE = {
 def test_numbers_and_integers(values):
     array = np.array(values, np.int64)
     expected, uniques = pd.factorize(array)
-    for bits in (64, 1):
-        codes, present = compiled.number_hashed(array, bits)
+    for step in (None, 1, 3):
+        codes, present = compiled.number_hashed(array, step)
         assert codes.tolist() == expected.tolist()
         assert present.tolist() == uniques.tolist()
 
