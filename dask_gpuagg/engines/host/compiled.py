@@ -6,7 +6,7 @@ column. Once loaded they are faster at any number of rows; loading them is what 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -30,20 +30,6 @@ _MOST = np.iinfo(np.int32).max
 # accumulators of a group where its rows follow each other
 _LANES = 4
 _SAMPLE = 1 << 10
-# From so many rows on, which come from memory, one that is late delays those after it that are
-# added to the same accumulators. So there are about so many, at most so many of a group.
-_ROWS_FROM_MEMORY = 1 << 17
-_ACCUMULATORS = 4096
-_MOST_LANES = 64
-# columns that are summed together
-SUMMED = 4
-# rows of a group from which on that is faster
-_ROWS_OF_SUMMED = 16
-# slots of a table of few strings, which stays in the second-level cache
-_FIRST_BITS = 16
-_WORD = 8
-# groups of so many rows are selected from faster by NumPy, whose calls have their price
-_NUMPY_ROWS = 1 << 11
 
 FIELDS = {
     "count": ("count",),
@@ -142,31 +128,20 @@ def _reduce_floats(
     codes: Array, n: int, values: Array, fields: Collection[str], skipna: bool, lanes: int
 ) -> dict[str, Array]:
     loops = import_loops()
-    places = {
-        "count": loops.COUNT,
-        "sum": loops.SUM,
-        "min": loops.MIN,
-        "max": loops.MAX,
-        "m2": loops.M2,
-    }
-    if "m2" not in fields:  # whose lanes are slow to fold
-        # few groups have many accumulators where one column is read from memory
-        from_memory = len(codes) >= _ROWS_FROM_MEMORY
-        while from_memory and lanes < _MOST_LANES and 2 * n * lanes <= _ACCUMULATORS:
-            lanes *= 2
-    if "sum" in fields and {"sum", "count"} >= {*fields}:
-        return sums(codes, n, [values], "count" in fields, skipna, lanes)[0]
+    places = loops.PLACES
     extremes = "min" in fields or "max" in fields
+    if "m2" in fields:
+        lanes = 1
     last = max(loops.MAX if extremes else loops.COUNT, *(places[field] for field in fields))
     acc = np.zeros((n * lanes, last + 1))
     if extremes:
         acc[:, loops.MIN : loops.MAX + 1] = np.inf, -np.inf
-    what = "sum" in fields, extremes, "m2" in fields
+    has_sum, has_m2 = "sum" in fields, "m2" in fields
     for start, block in blocks(values, np.float64):
         of_block = codes[start : start + len(block)]
-        loops.reduce_floats(of_block, block, acc, lanes, skipna, *what)
+        loops.reduce_floats(of_block, block, acc, lanes, skipna, has_sum, extremes, has_m2)
     if lanes > 1:
-        acc = _folded(acc.reshape(n, lanes, last + 1), *what)
+        acc = _folded(acc.reshape(n, lanes, last + 1), has_sum, extremes)
     reduced = {field: acc[:, places[field]].copy() for field in fields}
     for field in reduced.keys() & {"min", "max"}:
         reduced[field][acc[:, loops.COUNT] == 0] = np.nan
@@ -176,40 +151,7 @@ def _reduce_floats(
     return reduced
 
 
-def sums_pay(rows: int, n: int) -> bool:
-    """Whether columns are summed faster together: accumulators of many groups are far apart."""
-    return n * _ROWS_OF_SUMMED <= rows
-
-
-def sums(
-    codes: Array, n: int, columns: Sequence[Array], counts: bool, skipna: bool, lanes: int
-) -> list[dict[str, Array]]:
-    """Sum one column of floats, or ``SUMMED`` of float64 in one read of the rows.
-
-    ``counts``: whether their values are counted too. Other parameters are those of ``reduce``.
-    """
-    loops = import_loops()
-    acc = np.zeros((n * lanes, len(columns), loops.SUM + 1))
-    read: Iterable[tuple[int, tuple[Array, ...]]]
-    if len(columns) == 1:
-        read = ((start, (block,)) for start, block in blocks(columns[0], np.float64))
-    else:
-        read = [(0, tuple(read_only(values, np.float64) for values in columns))]
-    for start, rows in read:
-        of_rows = codes[start : start + len(rows[0])]
-        loops.sum_columns(of_rows, rows, acc, lanes, skipna, counts)
-    reduced = []
-    for j in range(len(columns)):
-        of_column = acc[:, j]
-        if lanes > 1:
-            of_column = _folded(of_column.reshape(n, lanes, loops.SUM + 1), True, False, False)
-        reduced.append({"sum": of_column[:, loops.SUM].copy()})
-        if counts:
-            reduced[-1]["count"] = of_column[:, loops.COUNT].astype(np.int64)
-    return reduced
-
-
-def _folded(acc: Array, sums: bool, extremes: bool, spread: bool) -> Array:
+def _folded(acc: Array, sums: bool, extremes: bool) -> Array:
     """One row of accumulators per group, from shape (groups, lanes, fields)."""
     loops = import_loops()
     n, lanes, width = acc.shape
@@ -224,24 +166,7 @@ def _folded(acc: Array, sums: bool, extremes: bool, spread: bool) -> Array:
     if extremes:
         folded[:, loops.MIN] = acc[:, :, loops.MIN].min(axis=1)
         folded[:, loops.MAX] = acc[:, :, loops.MAX].max(axis=1)
-    if spread:
-        folded[:, loops.M2] = _folded_m2(*acc[:, :, [loops.COUNT, loops.MEAN, loops.M2]].T)
     return folded
-
-
-def _folded_m2(counts: Array, means: Array, m2s: Array) -> Array:
-    """Chan, Golub, LeVeque 1979, lane by lane: equal means leave 0."""
-    count, mean = counts[0], means[0]
-    m2: Array = m2s[0]
-    with np.errstate(invalid="ignore", over="ignore"):
-        for c, m, s in zip(counts[1:], means[1:], m2s[1:], strict=True):
-            share = c / np.maximum(count + c, 1.0)
-            deviation = m - mean
-            # in this order no square of a large mean meets a count of 0
-            m2 = m2 + s + deviation * (deviation * (count * share))
-            mean = mean + deviation * share
-            count = count + c
-    return m2
 
 
 def _reduce_integers(
@@ -277,7 +202,9 @@ def number(values: Array, low: int, size: int) -> Numbered:
 
 def number_blocks(parts: Iterable[tuple[int, Array]], rows: int, low: int, size: int) -> Numbered:
     """Number distinct integers of 64 bits that come in blocks, with the first row of each."""
-    slots, present, codes = _slots(rows, size)
+    # untouched pages of the first two cost nothing
+    slots, present = np.zeros(size, np.int32), np.empty(min(rows, size), np.int64)
+    codes = np.empty(rows, np.int32)
     distinct = 0
     for start, block in parts:
         of_block = codes[start : start + len(block)]
@@ -286,42 +213,26 @@ def number_blocks(parts: Iterable[tuple[int, Array]], rows: int, low: int, size:
     return codes, present[:distinct].copy()
 
 
-def number_pairs(left: Array, right: Array, radix: int, size: int) -> Numbered:
-    """Number distinct pairs, whose code is ``left * radix + right``, below ``size``."""
-    slots, present, codes = _slots(len(left), size)
-    left, right = read_only(left, np.int32), read_only(right, np.int32)
-    distinct = import_loops().number_pairs(left, right, radix, slots, present, codes)
-    return codes, present[:distinct].copy()
+def number_hashed(values: Array, step: int | None = None) -> Numbered:
+    """Number distinct integers of int64, of any range, by a hash table that has room for all.
 
-
-def _slots(rows: int, size: int) -> tuple[Array, Array, Array]:
-    """Slots for direct addressing, the codes present, and the rows' numbers."""
-    # untouched pages of the first two cost nothing
-    return np.zeros(size, np.int32), np.empty(min(rows, size), np.int64), np.empty(rows, np.int32)
-
-
-def number_hashed(values: Array) -> Numbered:
-    """Number distinct integers of int64, of any range."""
-    rows = len(values)
-    table, shift = hash_table(rows)
+    With a ``step`` the table has room for the integers there are and those of so many rows more: of
+    few integers it stays in the cache.
+    """
+    rows, distinct = len(values), 0
+    step = max(rows, 1) if step is None else step
     present, codes = np.empty(rows, np.int64), np.empty(rows, np.int32)
     values = read_only(values, np.int64)
-    distinct = import_loops().number_hashed(values, table, shift, present, codes)
+    number = import_loops().number_hashed
+    table, shift = hash_table(step)
+    for start in range(0, rows, step):
+        if 2 * (distinct + step) > len(table):
+            table, shift = hash_table(2 * (distinct + step))
+            before = read_only(present[:distinct].copy(), np.int64)
+            number(before, table, shift, present, 0, np.empty(distinct, np.int32))
+        block = slice(start, start + step)
+        distinct = number(values[block], table, shift, present, distinct, codes[block])
     return codes, present[:distinct].copy()
-
-
-def number_texts(text: Array, offsets: Array) -> Numbered:
-    """Number distinct strings; the first row of every number stands for its code."""
-    rows = len(offsets) - 1
-    table, shift = hash_table(rows)
-    bits = min(64 - shift, _FIRST_BITS)
-    # untouched pages of these cost nothing
-    first, hashes = np.empty(rows, np.int64), np.empty(rows, np.uint64)
-    codes = np.empty(rows, np.int32)
-    text, offsets = read_only(text, np.uint8), read_only(offsets, np.int64)
-    short = bool((offsets[1:] - offsets[:-1]).max(initial=0) < _WORD)
-    distinct = import_loops().number_texts(text, offsets, short, table, bits, first, hashes, codes)
-    return codes, first[:distinct].copy()
 
 
 def hash_table(rows: int) -> tuple[npt.NDArray[np.int32], int]:
@@ -375,11 +286,7 @@ def select(values: Array, codes: Array, counts: Array, ranks: Array, out: Array)
     (statistics, groups), count from 0 and descend; -1 where ``out`` is to keep what it has.
     """
     ordered, ends = scattered(values, codes, counts), np.cumsum(counts)
-    large = (counts >= _NUMPY_ROWS) & (ranks >= 0)
-    for g in np.flatnonzero(large.any(axis=0)):
-        ordered[ends[g] - counts[g] : ends[g]].partition(ranks[large[:, g], g])
-    out[large] = ordered[(ends - counts + ranks)[large]]
-    import_loops().select(ordered, ends, np.where(large, -1, ranks), out)
+    import_loops().select(ordered, ends, ranks, out)
 
 
 def order_within(codes: Array, n: int, values: Array) -> npt.NDArray[np.int64]:

@@ -34,19 +34,9 @@ DECIMAL_DIGITS = 152
 def compatible(values: pd.Series, promised: Any) -> tuple[pd.Series, Any]:
     """A column that has another dtype than the promised one, as its partial takes it.
 
-    Parameters
-    ----------
-    values : Series
-        Not of categories, unless it has no rows.
-    promised : dtype
-
-    Returns
-    -------
-    values : Series
-        Unchanged, unless that loses nothing and saves a dtype: empty columns, and Python objects
-        that all are of the promised class. Objects that are durations are left to ``durations``.
-    dtype : dtype
-        The promised one where the values can be merged with those of that dtype.
+    The values are changed only where that loses nothing and saves a dtype: empty columns, and
+    Python objects that all are of the promised class; objects that are durations are left to
+    ``durations``. The dtype is the promised one where the values can be merged with those of it.
     """
     dtype = values.dtype
     cls, promised_cls = dtype_class(dtype), dtype_class(promised)
@@ -114,8 +104,6 @@ def nullable(dtype: Any) -> Any:
     """The dtype itself if it holds nulls, else its masked counterpart."""
     if not isinstance(dtype, np.dtype) or dtype.kind not in "biu":
         return dtype
-    if dtype.kind == "b":
-        return pd.BooleanDtype()
     return pd.Series([], dtype=dtype).convert_dtypes().dtype
 
 
@@ -126,17 +114,10 @@ def unmasked(values: Any, dtype: Any) -> Any:
 
 
 def common_dtype(dtypes: Sequence[Any]) -> Any:
-    """The dtype that columns of pandas have together.
+    """The dtype that columns of pandas have together: that of a concatenation.
 
-    Parameters
-    ----------
-    dtypes : sequence of dtypes
-
-    Returns
-    -------
-    dtype
-        That of a concatenation. Where pandas would make Python objects of numbers, truths or
-        decimals, it is the dtype of numbers that holds them all.
+    Where pandas would make Python objects of numbers, truths or decimals, it is the dtype of
+    numbers that holds them all.
     """
     distinct = list(dict.fromkeys(dtypes))
     if len(distinct) == 1:
@@ -245,9 +226,8 @@ def categories_of(values: Any, promised: Any) -> pd.Categorical:
 def natural_dtype(output: Output, dtype: Any, promised: Any) -> Any:
     """The dtype that pandas gives an aggregation of a column of this dtype.
 
-    ``None`` where it is that of the values, or pandas has no such aggregation: the output keeps the
-    dtype that it was made in. Stock Dask's lists are Arrow's beside a median only, where that is
-    ``promised`` by the metadata.
+    ``None`` where it is that of the values, or pandas has no such aggregation. Stock Dask's lists
+    are Arrow's beside a median only, where that is ``promised`` by the metadata.
     """
     rule = None if output.custom else REGISTRY[output.aggregation].result
     if isinstance(promised, pd.ArrowDtype) and output.aggregation == "list":
@@ -299,13 +279,8 @@ def conform(values: Any, dtype: Any, output: Output) -> Any:
         return series.array
     if series.dtype == object and promised == "decimal":
         return pd.array([_rounded(v, dtype) for v in series], dtype=dtype)
-    if rule == "sum" and holds_objects(values) and promised == "timedelta":
-        return series.array  # of objects that are durations
-    if rule == "same":
-        if cls == "object":
-            return series.array  # truths beside numbers, of several partitions
-        if cls in TEMPORAL and promised == "object":
-            return series.array  # extremes of objects that all are times: pandas' dtype of times
+    if rule == "same" and (cls == "object" or (cls in TEMPORAL and promised == "object")):
+        return series.array  # of several partitions, or pandas' dtype of objects that all are times
     if rule == "sum" and promised in ("int", "uint", "bool"):
         # like pandas: int8 sums stay int8 where every group's sum fits, else 64 bit
         return _narrowed(series, dtype)
@@ -315,24 +290,23 @@ def conform(values: Any, dtype: Any, output: Output) -> Any:
         if isinstance(series.dtype, np.dtype):
             return series.array
         return series.astype(object).where(series.notna(), None).array
-    if rule == "object" and isinstance(dtype, pd.ArrowDtype) and _holds_lists(dtype):
+    arrow = dtype.pyarrow_dtype if isinstance(dtype, pd.ArrowDtype) else None
+    if rule == "object" and arrow is not None and pa.types.is_nested(arrow):
         # metadata made by pandas; made of no group it has the dtype of the values. For Arrow None
         # alone is null
         lists = [[None if value is pd.NA else value for value in values] for values in series]
         return pd.array(lists, dtype=dtype)
     narrow_float = isinstance(dtype, np.dtype) and dtype.kind == "f" and dtype.itemsize < 8
-    if output.kind is Kind.WHOLE and series.dtype == np.float64 and narrow_float:
-        return series.array  # pandas' medians of float16 are float64, whatever the metadata says
-    if rule in ("object", "key") or (rule == "custom" and promised == "object"):
+    if (
+        rule in ("object", "key")
+        or (rule == "custom" and promised == "object")
+        or cls == promised == "category"  # categories are known only now
+        or (rule == "sum" and holds_objects(values) and promised == "timedelta")
+        # pandas' medians of float16 are float64, whatever the metadata says
+        or (output.kind is Kind.WHOLE and series.dtype == np.float64 and narrow_float)
+    ):
         return series.array
-    if cls == promised == "category":
-        return series.array  # categories are known only now
     return series.astype(dtype).array
-
-
-def _holds_lists(dtype: pd.ArrowDtype) -> bool:
-    of = dtype.pyarrow_dtype
-    return bool(pa.types.is_list(of) or pa.types.is_large_list(of))
 
 
 def _rounded(value: Any, dtype: Any) -> Any:
@@ -352,9 +326,9 @@ def _narrowed(series: pd.Series, dtype: Any) -> Any:
         if len(series) == 0 or (series.min() >= limits.min and series.max() <= limits.max):
             return series.astype(dtype).array
     # Int64 for Int8, int64[pyarrow] for int8[pyarrow]
-    wide = "uint64" if series.dtype.kind == "u" else "int64"
+    wide = np.dtype("uint64" if series.dtype.kind == "u" else "int64")
     if isinstance(dtype, pd.ArrowDtype):
         return series.astype(f"{wide}[pyarrow]").array
     if not isinstance(dtype, np.dtype):
-        return series.astype(wide.replace("i", "I", 1).replace("uI", "UI")).array
+        return series.astype(nullable(wide)).array
     return series.array

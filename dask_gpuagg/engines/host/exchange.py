@@ -27,7 +27,7 @@ from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, TICKS, dtype_class, is_plain, 
 from dask_gpuagg.engines.host import compiled
 from dask_gpuagg.engines.host.dtypes import categories_of
 from dask_gpuagg.engines.host.finish import make_index, sort_order
-from dask_gpuagg.engines.host.grouping import densify, encode, group
+from dask_gpuagg.engines.host.grouping import group
 from dask_gpuagg.engines.host.stacking import keys_of
 from dask_gpuagg.plan import Partial, Plan
 
@@ -45,17 +45,7 @@ _SECOND = np.uint64(0x9E3779B97F4A7C15)
 def split(tables: Partial, plan: Plan, buckets: int, second: bool = False) -> list[Partial]:
     """Divide a partial by key hash into one partial per output.
 
-    Parameters
-    ----------
-    tables : dict of str to DataFrame
-    plan : Plan
-    buckets : int
-    second : bool
-        Whether the partial is of one output, and is divided again; see ``bucket_of``.
-
-    Returns
-    -------
-    list of partials, of length ``buckets``
+    ``second``: whether the partial is of one output, and is divided again; see ``bucket_of``.
     """
     dtypes = [key.dtype for key in plan.keys]
     parts: list[Partial] = [{} for _ in range(buckets)]
@@ -92,19 +82,7 @@ def _divided(
 
 
 def concatenated_outputs(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
-    """Concatenate finished outputs, sorted by key if the plan says so.
-
-    Parameters
-    ----------
-    outputs : sequence of DataFrame or Series
-        With disjoint groups.
-    plan : Plan
-    meta : DataFrame or Series
-
-    Returns
-    -------
-    DataFrame or Series
-    """
+    """Concatenate finished outputs, of disjoint groups, sorted by key if the plan says so."""
     filled = [o for o in outputs if len(o)] or list(outputs[:1])
     result = dask_concat(filled) if len(filled) > 1 else filled[0]
     if not plan.sort:
@@ -121,18 +99,7 @@ def concatenated_outputs(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
 
 
 def divided_outputs(output: Any, plan: Plan, outputs: int) -> list[Any]:
-    """Divide the groups of a finished output by key hash.
-
-    Parameters
-    ----------
-    output : DataFrame or Series
-    plan : Plan
-    outputs : int
-
-    Returns
-    -------
-    list of DataFrame or Series, of length ``outputs``
-    """
+    """Divide the groups of a finished output by key hash."""
     places = bucket_of(_index_keys(output, plan), [key.dtype for key in plan.keys], outputs)
     return [output[places == i] for i in range(outputs)]
 
@@ -150,33 +117,17 @@ def bucket_of(
     ``second``: whether the keys of one output are divided again, into even parts however many
     outputs there are: by the upper bits of a product with the hash.
     """
-    series = [pd.Series(key) for key in keys]
-    plain = isinstance(series[0].dtype, np.dtype) and series[0].dtype.kind in "iu"
-    one_number = len(keys) == 1 and plain and dtype_class(dtypes[0]) in NUMERIC
-    if one_number and not second and compiled.should_run(len(series[0])):
-        bits = compiled.read_only(series[0].to_numpy(np.float64).view(np.uint64), np.uint64)
-        places = np.empty(len(bits), np.int64)
-        loops = compiled.import_loops()
-        loops.buckets_of_bits(bits, _FIRST, _FACTOR, _LAST, buckets, places)
-        return places
-    hashes = _together([_hashes(key, d) for key, d in zip(series, dtypes, strict=True)])
+    columns = zip(keys, dtypes, strict=True)
+    hashes = _together([_hashes(pd.Series(key), dtype) for key, dtype in columns])
     if second:
         hashes = (hashes * _SECOND) >> np.uint64(32)
     return np.asarray(hashes % np.uint64(buckets), dtype=np.int64)
 
 
 def hashed_by_dask(dtype: Any) -> bool:
-    """Whether Dask's own shuffles put keys of this dtype where ``bucket_of`` puts them.
+    """Whether Dask's own shuffles put keys of a promised dtype where ``bucket_of`` puts them.
 
-    Parameters
-    ----------
-    dtype : dtype
-        Promised by the metadata of a key.
-
-    Returns
-    -------
-    bool
-        False for dtypes that Dask hashes by the text of Python objects, or by how they are held.
+    Not keys that Dask hashes by the text of Python objects, or by how they are held.
     """
     if isinstance(dtype, pd.CategoricalDtype):
         dtype = dtype.categories.dtype
@@ -196,10 +147,6 @@ def _together(columns: Sequence[Hashes]) -> Hashes:
     return out + np.uint64(_LAST)
 
 
-def _is_object(dtype: Any) -> bool:
-    return dtype_class(dtype) == "object"
-
-
 def _hashes(values: pd.Series, promised: Any) -> Hashes:
     null = values.isna().to_numpy()
     if not null.any():
@@ -210,16 +157,14 @@ def _hashes(values: pd.Series, promised: Any) -> Hashes:
     return result
 
 
-def _of_null(promised: Any) -> np.uint64:
+def _of_null(promised: Any) -> Any:
     categorical = isinstance(promised, pd.CategoricalDtype)
     cls = dtype_class(promised.categories.dtype if categorical else promised)
     if cls in NUMERIC:
-        return np.uint64(hash_array(np.array([np.nan]))[0])
+        return hash_array(np.array([np.nan]))
     if cls in TEMPORAL and not categorical:
-        return np.uint64(hash_array(np.array([np.iinfo(np.int64).min]))[0])
-    null = pd.Series([None], dtype="str" if _is_object(promised) else promised)
-    hashes = pd.util.hash_pandas_object(null, index=False).to_numpy(dtype=np.uint64)
-    return np.uint64(hashes[0])
+        return hash_array(np.array([np.iinfo(np.int64).min]))
+    return pd.util.hash_pandas_object(pd.Series([None], dtype=promised), index=False).to_numpy()
 
 
 def _of_values(values: pd.Series, promised: Any) -> Hashes:
@@ -229,16 +174,14 @@ def _of_values(values: pd.Series, promised: Any) -> Hashes:
         of_category = _hashes(pd.Series(dtype.categories), promised)
         return np.asarray(of_category[values.cat.codes.to_numpy()])
     if isinstance(promised, pd.CategoricalDtype):
-        # Dask hashes the numbers of a category as numbers, also where the metadata does not know it
-        of_objects = _is_object(promised.categories.dtype)
-        promised = np.dtype("float64") if of_objects else promised.categories.dtype
+        promised = promised.categories.dtype
     cls = dtype_class(dtype)
     if cls in NUMERIC:
-        return _of_numbers(values.to_numpy(dtype=np.float64), promised)
+        return hash_array(values.to_numpy(dtype=np.float64) + 0.0)
     if cls == "decimal":
         # through text: both conversions are exact or correctly rounded, as float() of a Decimal is
-        text = pc.cast(pa.array(values.array), pa.string())
-        return _of_numbers(pc.cast(text, pa.float64()).to_numpy(zero_copy_only=False), promised)
+        floats = pc.cast(pc.cast(pa.array(values.array), pa.string()), pa.float64())
+        return hash_array(floats.to_numpy(zero_copy_only=False) + 0.0)
     if cls == "string":
         return hash_text(values)
     if cls in (*TEMPORAL, "date"):
@@ -249,27 +192,15 @@ def _of_values(values: pd.Series, promised: Any) -> Hashes:
 
 def hash_text(values: pd.Series) -> Hashes:
     """Hashes of text, of each distinct string once: Python objects are made of nothing else."""
-    encoded = encode(values)
-    if encoded.dense:
-        codes, present = encoded.codes, np.arange(encoded.size)
-    else:
-        codes, present = densify(encoded.codes, encoded.size)
-    distinct = pd.Series(encoded.decode(present)).to_numpy(dtype=object)
+    groups = group([values], dropna=False)
+    distinct = pd.Series(groups.keys[0]).to_numpy(dtype=object)
     hashes = pd.util.hash_array(distinct, categorize=False)
-    return np.asarray(hashes, np.uint64).take(codes)
+    return np.asarray(hashes, np.uint64).take(groups.codes)
 
 
 def hash_array(array: npt.NDArray[Any]) -> Hashes:
     """Hashes of an array of NumPy."""
     return np.asarray(pd.util.hash_array(array, categorize=len(array) > 1), dtype=np.uint64)
-
-
-def _of_numbers(floats: npt.NDArray[np.float64], promised: Any) -> Hashes:
-    if not _is_object(promised):
-        return hash_array(floats + 0.0)
-    # Dask hashes the text of Python objects
-    texts = [str(int(x)) if x.is_integer() else repr(x) for x in floats.tolist()]
-    return hash_array(np.array(texts, dtype=object))
 
 
 def ticks_with_unit(values: pd.Series) -> tuple[str, npt.NDArray[np.int64]]:
@@ -294,17 +225,16 @@ def _of_ticks(ticks: npt.NDArray[np.int64], per_second: int, promised: Any) -> H
 
 
 def _of_objects(objects: npt.NDArray[np.object_], promised: Any) -> Hashes:
-    """Hashes of Python objects: by text, number, time or parts, which equal objects share."""
+    """Hashes of Python objects: by text, number or time, which equal objects share."""
     hashed: dict[type, Callable[[list[Any]], Hashes]] = {
-        str: lambda some: hash_array(np.array(some, dtype=object)),
-        float: lambda some: _of_numbers(np.array(some), promised),
+        str: lambda texts: hash_array(np.array(texts, dtype=object)),
+        float: lambda floats: hash_array(np.array(floats) + 0.0),
         # nanoseconds since 1970, of any size
-        int: lambda some: _of_ticks(
-            np.array([n % 2**64 for n in some], np.uint64).view(np.int64), TICKS["ns"], promised
+        int: lambda times: _of_ticks(
+            np.array([n % 2**64 for n in times], np.uint64).view(np.int64), TICKS["ns"], promised
         ),
-        tuple: lambda some: np.array([_of_tuple(parts, promised) for parts in some], np.uint64),
         # objects that may be equal without having the same text
-        type(None): lambda some: np.zeros(len(some), np.uint64),
+        type(None): lambda others: np.zeros(len(others), np.uint64),
     }
     tokens = [_token(value) for value in objects]
     kinds = np.array([type(token) for token in tokens], dtype=object)
@@ -315,8 +245,8 @@ def _of_objects(objects: npt.NDArray[np.object_], promised: Any) -> Hashes:
     return result
 
 
-def _token(value: Any) -> str | float | int | tuple[Any, ...] | None:
-    """Text, number, nanoseconds or parts that equal objects share; else ``None``."""
+def _token(value: Any) -> str | float | int | None:
+    """Text, number or nanoseconds that equal objects share; else ``None``."""
     match value:
         case str():
             return str(value)
@@ -328,8 +258,6 @@ def _token(value: Any) -> str | float | int | tuple[Any, ...] | None:
             return _nanoseconds(pd.Timedelta(value))
         case datetime.date():
             return (value - datetime.date(1970, 1, 1)).days * _DAY * TICKS["ns"]
-        case tuple():
-            return tuple(value)
         case bytes() | datetime.time() | uuid.UUID() | pd.Period() | pd.Interval():
             return str(value)
         case _:
@@ -338,8 +266,7 @@ def _token(value: Any) -> str | float | int | tuple[Any, ...] | None:
 
 def _nanoseconds(time: Any) -> int:
     # in its own unit: years that nanoseconds do not reach are held in coarser ones
-    ticks = time.asm8.view("int64")
-    return int(ticks) * (TICKS["ns"] // TICKS[time.unit])
+    return int(time.asm8.view("int64")) * (TICKS["ns"] // TICKS[time.unit])
 
 
 def _float(value: Any) -> float:
@@ -349,9 +276,3 @@ def _float(value: Any) -> float:
         return math.inf
     except TypeError:  # complex, which equals a float only where it has no imaginary part
         return float(value.real)
-
-
-def _of_tuple(parts: tuple[Any, ...], promised: Any) -> np.uint64:
-    if not parts:
-        return np.uint64(0)
-    return np.uint64(_together([_hashes(pd.Series([p], dtype=object), promised) for p in parts])[0])

@@ -150,28 +150,20 @@ def make_index(keys: list[Any], names: Any) -> pd.Index:
     """Index of the groups; a MultiIndex for several keys. Nothing writes to the keys any more."""
     if len(keys) == 1:
         return pd.Index(keys[0], name=names[0], copy=False)
-    # pandas writes out the text of a dictionary of Arrow's, and fails where it is null
     coded = {i: key.dtype for i, key in enumerate(keys) if is_dictionary(key.dtype)}
-    texts = [
-        key.astype(pd.ArrowDtype(key.dtype.pyarrow_dtype.value_type)) if i in coded else key
-        for i, key in enumerate(keys)
-    ]
-    index = pd.MultiIndex.from_arrays([_one_zero(k) for k in texts], names=names)
+    index = pd.MultiIndex.from_arrays([_as_level(key) for key in keys], names=names)
     for i, dtype in coded.items():
         index = index.set_levels(index.levels[i].astype(dtype), level=i)
     return index
 
 
-def _one_zero(key: Any) -> Any:
-    """Arrow's floats with one zero, the first: pandas makes a level of either sign, and fails."""
-    if not isinstance(key.dtype, pd.ArrowDtype) or dtype_class(key.dtype) != "float":
-        return key
-    zeros = np.flatnonzero((key == 0).to_numpy(dtype=bool, na_value=False))
-    if not len(zeros):
-        return key
-    changed = key.copy()
-    changed[zeros] = key[zeros[0]]
-    return changed
+def _as_level(key: Any) -> Any:
+    """A key of which pandas can make a level of a MultiIndex."""
+    if is_dictionary(key.dtype):  # pandas writes out the text, and fails where it is null
+        return key.astype(pd.ArrowDtype(key.dtype.pyarrow_dtype.value_type))
+    if isinstance(key.dtype, pd.ArrowDtype) and dtype_class(key.dtype) == "float":
+        return (key + 0.0).astype(key.dtype)  # pandas makes a value of either zero, and fails
+    return key
 
 
 def sort_order(keys: list[Any]) -> npt.NDArray[np.int64]:
@@ -203,13 +195,11 @@ def _from_states(output: Output, states: list[Fields], index: pd.Index) -> Any:
         if output.custom.finalize is None:
             return columns[0].array
         return output.custom.finalize(*columns).array
+    merged = {name: values for state in states for name, values in state.items()}
     finish = _FINISH.get(output.aggregation)
     if finish is None:  # the state is the output
-        (values,) = states[0].values()
+        (values,) = merged.values()
         return values
-    merged: Fields = {}
-    for state in states:
-        merged |= state
     return finish(merged, dict(output.parameters))
 
 
@@ -325,11 +315,10 @@ def _quantile(reducer: Reducer, values: pd.Series, parameters: Parameters) -> An
 
 def _list(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
     lists = np.empty(reducer.n, dtype=object)
-    objects = values.astype(object).to_numpy()
-    order = np.argsort(reducer.codes, kind="stable")
+    ordered = values.astype(object).to_numpy()[np.argsort(reducer.codes, kind="stable")]
     ends = np.cumsum(reducer.size)
     for i, (start, end) in enumerate(zip(ends - reducer.size, ends, strict=True)):
-        lists[i] = list(objects[order[start:end]])
+        lists[i] = list(ordered[start:end])
     return lists
 
 

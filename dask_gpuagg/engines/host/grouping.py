@@ -5,19 +5,19 @@ everything else works on the dense numbers. The encodings, cheapest first:
 
 * integers of a narrow range and categorical codes are used as they are (direct addressing), others
   hashed by a compiled loop if there are many;
-* Arrow's dictionaries of text are used as they are;
 * many strings of one length are packed into integers (``strings.py``) and go the same way;
-* everything else goes through ``pandas.factorize`` (Arrow's dictionary encoding for strings).
+* strings shorter than eight bytes are hashed as integers by that loop too;
+* other text is numbered by Arrow's dictionaries, and everything else by ``pandas.factorize``.
 
 Several keys are combined by mixed-radix arithmetic on their codes and made dense again. Distinct
-pairs of group and value are found by codes too: a compiled loop looks them up in a hash table of
-row numbers, four bytes each, so that no pair is numbered, and nothing is sorted.
+pairs of group and value are looked up by a compiled loop in a hash table of row numbers, four bytes
+each, so that no pair is numbered, and nothing is sorted.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from dask_gpuagg.dtypes import dtype_class, is_plain
+from dask_gpuagg.dtypes import TEMPORAL, dtype_class, is_plain
 from dask_gpuagg.engines.host import compiled, strings
 
 # of any integer type
@@ -36,14 +36,12 @@ Codes = npt.NDArray[Any]
 _FEW_SLOTS = 1 << 16
 # and beyond that as long as the slots stay within this multiple of the rows
 _SLOTS_PER_ROW = 4
-# Longer strings, with their offsets, are compared faster by Arrow.
-_BYTES_OF_A_TEXT = 32
 _WIDEST = 1 << 62
-# the first two of three keys and more are numbered before the others where they have few pairs
-_ROWS_PER_PAIR = 32
 # bits that distinct pairs may take for each row: as much memory as the hash table takes
 _BITS_PER_ROW = 64
 _SAMPLED_ROWS = 1 << 14
+# strings between which their hash table may grow; that of few stays in the second-level cache
+_STEP_OF_TEXTS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +60,11 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The groups of some rows.
+    """The groups of some rows, in an unspecified order.
 
-    Attributes
-    ----------
-    codes : ndarray of int, shape (rows kept,)
-        The dense number of each kept row's group.
-    n : int
-        Number of groups; every number below it occurs.
-    keys : list of arrays, each of shape (n,)
-        The key values of each group. The order of groups is unspecified.
-    kept : ndarray of bool, shape (rows,), optional
-        Which rows have a group; ``None`` when all have.
+    ``codes`` has the dense number of each kept row's group, ``n`` is the number of groups, and
+    ``keys`` are the key values of each group. ``kept`` tells which rows have a group; it is
+    ``None`` when all have.
     """
 
     codes: Codes
@@ -83,43 +74,26 @@ class Groups:
 
 
 def group(columns: Sequence[pd.Series], dropna: bool) -> Groups:
-    """Number the groups of the given key columns.
+    """Number the groups of one key column or several, of any hashable dtypes.
 
-    Parameters
-    ----------
-    columns : sequence of Series, at least one, of equal length
-        Keys of any hashable dtype. NaN, NaT and null are one key; -0.0 and 0.0 are one key.
-    dropna : bool
-        Leave out rows in which any key is null.
-
-    Returns
-    -------
-    Groups
+    NaN, NaT and null are one key; -0.0 and 0.0 are one key. ``dropna`` leaves out rows in which any
+    key is null.
     """
     encoded = [encode(column) for column in columns]
     kept = None
     if dropna and any(e.has_null for e in encoded):
         kept = np.logical_and.reduce([e.codes >= 0 for e in encoded])
         encoded = [Encoded(e.codes[kept], e.size, e.decode, False) for e in encoded]
-    radix = [e.size + e.has_null for e in encoded]
     if len(encoded) == 1 and encoded[0].dense:
         codes, present = encoded[0].codes, [np.arange(encoded[0].size)]
     else:
+        radix = [e.size + e.has_null for e in encoded]
         codes, present = _combine([_nulls_last(e) for e in encoded], radix)
     keys = [
         e.decode(np.where(c < e.size, c, -1) if e.has_null else c)
         for e, c in zip(encoded, present, strict=True)
     ]
     return Groups(codes, len(present[0]), keys, kept)
-
-
-def pair_codes(codes: Codes, n: int, values: Encoded) -> Codes:
-    """One integer per row, the same for two rows where group and value are."""
-    of_value, size = _nulls_last(values), values.size + values.has_null
-    if n * size > _WIDEST:
-        of_value, present = densify(of_value, size)
-        size = len(present)
-    return codes.astype(np.int64) * size + of_value
 
 
 def _nulls_last(encoded: Encoded) -> Codes:
@@ -130,32 +104,32 @@ def _nulls_last(encoded: Encoded) -> Codes:
 
 def _combine(columns: list[Codes], radix: list[int]) -> tuple[Codes, list[Codes]]:
     """Dense codes of the rows of ``columns``, and the column codes of each dense code."""
-    if math.prod(radix) > _WIDEST:
+    size, rows = math.prod(radix), len(columns[0])
+    if size > _WIDEST:
         return _combine_wide(columns, radix)
-    if len(columns) > 1:
-        slots, rows = radix[0] * radix[1], len(columns[0])
-        few = len(columns) == 2 or slots * _ROWS_PER_PAIR <= rows
-        if few and compiled.should_run(rows, slots) and _addresses(slots, rows):
-            return _combine_pair(columns, radix)
-    combined = columns[0]
-    for column, size in zip(columns[1:], radix[1:], strict=True):
-        combined = combined.astype(np.int64) * size + column
-    codes, present = densify(combined, math.prod(radix))
+    if _addresses(size, rows) and compiled.should_run(rows, size):
+        codes, present = compiled.number_blocks(_mixed_blocks(columns, radix), rows, 0, size)
+    else:
+        codes, present = densify(_mixed(columns, radix), size)
     parts = []
-    for size in reversed(radix[1:]):
-        present, digit = np.divmod(present, max(size, 1))
+    for digits in reversed(radix[1:]):
+        present, digit = np.divmod(present, max(digits, 1))
         parts.append(digit)
     return codes, [present, *reversed(parts)]
 
 
-def _combine_pair(columns: list[Codes], radix: list[int]) -> tuple[Codes, list[Codes]]:
-    """Combine columns, the first two of which become one that is dense."""
-    pair, present = compiled.number_pairs(columns[0], columns[1], radix[1], radix[0] * radix[1])
-    of_pair = np.divmod(present, radix[1])
-    if len(columns) == 2:
-        return pair, list(of_pair)
-    codes, parts = _combine([pair, *columns[2:]], [len(present), *radix[2:]])
-    return codes, [*(part.take(parts[0]) for part in of_pair), *parts[1:]]
+def _mixed(columns: Sequence[Codes], radix: list[int]) -> Codes:
+    """One integer per row: the codes as digits of a mixed radix."""
+    mixed = columns[0]
+    for column, size in zip(columns[1:], radix[1:], strict=True):
+        mixed = mixed.astype(np.int64) * size + column
+    return mixed
+
+
+def _mixed_blocks(columns: Sequence[Codes], radix: list[int]) -> Iterator[tuple[int, Codes]]:
+    for start in range(0, len(columns[0]), compiled.BLOCK):
+        block = [column[start : start + compiled.BLOCK] for column in columns]
+        yield start, compiled.read_only(_mixed(block, radix), np.int64)
 
 
 def _combine_wide(columns: list[Codes], radix: list[int]) -> tuple[Codes, list[Codes]]:
@@ -200,12 +174,9 @@ def encode(column: pd.Series) -> Encoded:
     if isinstance(dtype, np.dtype) and dtype.kind in "biu":
         return _encode_integers(column.to_numpy())
     if is_dictionary(dtype):
-        return _encode_dictionary(column)
-    arrow = isinstance(dtype, pd.StringDtype) and dtype.storage == "pyarrow"
-    if arrow and compiled.should_run(len(column)):
-        encoded = _encode_packed(column) or _encode_texts(column)
-        if encoded is not None:
-            return encoded
+        return _encode_text(column)
+    if isinstance(dtype, pd.StringDtype) and dtype.storage == "pyarrow":
+        return _encode_packed(column) or _encode_short(column) or _encode_text(column)
     return _encode_any(column.to_numpy() if is_plain(dtype) else column.array)
 
 
@@ -236,20 +207,26 @@ def is_dictionary(dtype: Any) -> bool:
     return bool(pa.types.is_string(of) or pa.types.is_large_string(of))
 
 
-def _encode_dictionary(column: pd.Series) -> Encoded:
-    """The numbers of a dictionary, which is made anew where it has a text twice, or null."""
-    array = pa.chunked_array(pa.array(column)).unify_dictionaries().combine_chunks()
-    if array.dictionary.null_count or len(array.dictionary.unique()) < len(array.dictionary):
-        array = array.dictionary_decode().dictionary_encode()
-    texts = array.dictionary
-    null = array.null_count > 0
+def _encode_text(column: pd.Series) -> Encoded:
+    """Text by the numbers of a dictionary, made anew where it has a text twice, or null."""
+    dtype, has_codes = column.dtype, is_dictionary(column.dtype)
+    if has_codes:
+        array = pa.chunked_array(pa.array(column)).unify_dictionaries().combine_chunks()
+        texts = array.dictionary
+        if texts.null_count or len(texts.unique()) < len(texts):
+            array = array.dictionary_decode().dictionary_encode()
+    else:
+        array = strings.contiguous(column).dictionary_encode()
+    texts, null = array.dictionary, array.null_count > 0
     codes = array.indices.fill_null(-1).to_numpy() if null else array.indices.to_numpy()
 
     def decode(chosen: Codes) -> Any:
         numbers = pa.array(chosen.astype(np.int32, copy=False), mask=chosen < 0)
-        return pd.array(pa.DictionaryArray.from_arrays(numbers, texts), dtype=column.dtype)
+        if has_codes:
+            return pd.array(pa.DictionaryArray.from_arrays(numbers, texts), dtype=dtype)
+        return pd.array(texts.take(numbers), dtype=dtype)
 
-    return Encoded(codes, len(texts), decode, null)
+    return Encoded(codes, len(texts), decode, null, dense=not (has_codes or null))
 
 
 def _encode_integers(values: npt.NDArray[Any]) -> Encoded:
@@ -285,40 +262,36 @@ def _encode_wide(values: npt.NDArray[Any]) -> Encoded:
 
 
 def _encode_packed(column: pd.Series) -> Encoded | None:
-    packed = strings.pack(column)
+    """Text packed into integers; ``None`` of few rows and where it cannot be."""
+    packed = strings.pack(column) if compiled.should_run(len(column)) else None
     if packed is None:
         return None
-    packing, dtype = packed.packing, column.dtype
-    size = 1 << packing.bits
+    size, dtype = 1 << packed.bits, column.dtype
 
     def decode(chosen: Codes) -> Any:
-        return strings.unpack(chosen, packing, dtype)
+        return packed.unpack(chosen, dtype)
 
     if compiled.should_run(len(column), size) and _addresses(size, len(column)):
         return _numbered(packed.numbers(), decode)
     return Encoded(packed.codes(), size, decode, False)
 
 
-def _encode_texts(column: pd.Series) -> Encoded | None:
-    """Strings of any lengths by the hash table of the loops; ``None`` where they are long."""
-    array = strings.contiguous(column)
-    if array.nbytes > _BYTES_OF_A_TEXT * len(array):
+def _encode_short(column: pd.Series) -> Encoded | None:
+    """Short text hashed as integers by a compiled loop; ``None`` of few rows and of longer text."""
+    words = strings.short_words(column) if compiled.should_run(len(column)) else None
+    if words is None:
         return None
-    null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
-    codes, first = compiled.number_texts(*strings.text_of(array))
+    codes, present = compiled.number_hashed(words, _STEP_OF_TEXTS)
+    null = column.isna().to_numpy()
+    has_null = bool(null.any())
+    if has_null:
+        codes[null] = -1
 
     def decode(chosen: Codes) -> Any:
-        places = pa.array(first[chosen], mask=chosen < 0)
-        return pd.array(array.take(places), dtype=column.dtype)
+        words = present.take(np.maximum(chosen, 0))
+        return strings.from_short_words(words, chosen < 0, column.dtype)
 
-    if null is None:
-        return Encoded(codes, len(first), decode, False, dense=True)
-    # the text in the place of a null has a number, mostly that of the empty text
-    if null[first].any():
-        valid = np.flatnonzero(~null)[::-1]
-        first[codes[valid]] = valid  # the first of several rows is written last
-    codes[null] = -1
-    return Encoded(codes, len(first), decode, True)
+    return Encoded(codes, len(present), decode, has_null, dense=not has_null)
 
 
 def _numbered(numbered: compiled.Numbered, decode: Callable[[Codes], Any]) -> Encoded:
@@ -345,15 +318,15 @@ def first_rows(codes: Codes, n: int, values: pd.Series) -> npt.NDArray[np.int64]
 
     Values are of any hashable dtype. Nulls are one value, and so are all NaN, and -0.0 and 0.0.
     """
-    if not compiled.should_run(len(codes), 2 * n):
-        pairs = pair_codes(codes, n, encode(values))
-        return np.flatnonzero(~pd.Series(pairs).duplicated().to_numpy())
+    if not compiled.should_run(len(codes), n):
+        pairs = pd.DataFrame({"code": codes, "value": values.array})
+        return np.flatnonzero(~pairs.duplicated().to_numpy())
     loops = compiled.import_loops()
-    codes, bits = _with_bits(codes, n, values)
+    bits = compiled.read_only(_bits_of(values), np.int64)
     low, high = int(bits.min()), int(bits.max())
-    slots = (int(codes.max()) + 1) * (high - low + 1)
+    slots = n * (high - low + 1)
     rows = np.empty(len(codes), np.int64)
-    codes, bits = compiled.read_only(codes, np.int32), compiled.read_only(bits, np.int64)
+    codes = compiled.read_only(codes, np.int32)
     if slots <= _BITS_PER_ROW * len(codes):
         seen = np.zeros(slots // 64 + 1, np.uint64)
         count = loops.first_of_slots(codes, bits, low, high - low + 1, seen, rows)
@@ -363,25 +336,19 @@ def first_rows(codes: Codes, n: int, values: pd.Series) -> npt.NDArray[np.int64]
     return rows[:count]
 
 
-def _with_bits(codes: Codes, n: int, values: pd.Series) -> tuple[Codes, npt.NDArray[np.int64]]:
-    """Integers that are equal just where the values of a group are."""
+def _bits_of(values: pd.Series) -> npt.NDArray[np.int64]:
+    """Integers that are equal just where the values are."""
     dtype, cls = values.dtype, dtype_class(values.dtype)
-    if cls in ("bool", "int", "uint"):
-        wide: Any = np.uint64 if cls == "uint" else np.int64
-        if isinstance(dtype, np.dtype):
-            return codes, values.to_numpy().astype(wide, copy=False).view(np.int64)
-        null = values.isna().to_numpy()
-        zero = False if cls == "bool" else 0  # Arrow's own take nothing else
-        bits = values.to_numpy(dtype=wide, na_value=zero).view(np.int64)
-        # the nulls of a group are a pair of a number that no group has
-        return (np.where(null, codes.astype(np.int64) + n, codes) if null.any() else codes), bits
-    if cls == "float" and isinstance(dtype, np.dtype) and dtype.itemsize <= 8:
-        floats = values.to_numpy().astype(np.float64) + 0.0
+    if isinstance(dtype, np.dtype) and dtype.kind in "biu":
+        wide = np.uint64 if dtype.kind == "u" else np.int64
+        return np.asarray(values.to_numpy().astype(wide, copy=False).view(np.int64))
+    if isinstance(dtype, np.dtype) and dtype.kind == "f" and dtype.itemsize <= 8:
+        floats: Codes = values.to_numpy().astype(np.float64) + 0.0
         floats[np.isnan(floats)] = np.nan  # all NaN have one pattern
-        return codes, floats.view(np.int64)
-    if cls in ("datetime", "timedelta") and not isinstance(dtype, pd.ArrowDtype):
-        return codes, np.asarray(values.array.view("int64"))
-    return codes, encode(values).codes.astype(np.int64, copy=False)
+        return floats.view(np.int64)
+    if cls in TEMPORAL and not isinstance(dtype, pd.ArrowDtype):
+        return np.asarray(values.array.view("int64"))
+    return encode(values).codes.astype(np.int64, copy=False)
 
 
 def repeated(codes: Codes, values: pd.Series) -> float:

@@ -38,6 +38,7 @@ def compiled(function: F) -> F:
 # columns of the accumulators of reduce_floats; one row per group, so that a group's
 # fields share a cache line
 COUNT, LOST, SUM, MIN, MAX, MEAN, M2 = range(7)
+PLACES = {"count": COUNT, "sum": SUM, "min": MIN, "max": MAX, "m2": M2}
 
 
 @compiled
@@ -51,7 +52,7 @@ def reduce_floats(
     extremes: bool,
     spread: bool,
 ) -> None:
-    """Add rows to float64 accumulators of shape (groups * lanes, up to the last field wanted).
+    """Add rows to float64 accumulators of shape (groups * lanes, up to the last field).
 
     An addition to the group of the row before waits for that one; with several ``lanes`` per
     group, a power of two, it need not.
@@ -87,32 +88,6 @@ def reduce_floats(
 
 
 @compiled
-def sum_columns(
-    codes: Array, columns: Any, acc: Array, lanes: int, skipna: bool, counts: bool
-) -> None:
-    """Sum a tuple of columns, and count their values, as ``reduce_floats`` does each.
-
-    Memory answers the reads of several columns at a time, and an addition to one does not wait for
-    those to the others. Without a branch additions to several groups overlap as well. ``acc`` has
-    shape (groups * lanes, columns, 3).
-    """
-    for i in range(len(codes)):
-        g = np.uint64(codes[i] * lanes + (i & (lanes - 1)))
-        for j in range(len(columns)):
-            x = columns[j][i]
-            valid = not (skipna and x != x)
-            if counts:
-                acc[g, j, COUNT] += 1.0 if valid else 0.0
-            before, gone = acc[g, j, SUM], acc[g, j, LOST]
-            y = x - gone
-            after = before + y
-            lost = after - before - y
-            lost = lost if lost - lost == 0.0 else 0.0
-            acc[g, j, SUM] = after if valid else before
-            acc[g, j, LOST] = lost if valid else gone
-
-
-@compiled
 def reduce_integers(codes: Array, values: Array, acc: Array, sums: bool, extremes: bool) -> None:
     """Add rows to accumulators (sum, min, max) in the dtype of the values; sums wrap."""
     for i in range(len(codes)):
@@ -144,24 +119,6 @@ def number_integers(
     """
     for i in range(len(values)):
         slot = np.uint64(values[i] - low)
-        number = numbers[slot]
-        if number == 0:
-            present[distinct] = slot
-            distinct += 1
-            number = np.int32(distinct)
-            numbers[slot] = number
-        codes[i] = number - 1
-    return distinct
-
-
-@compiled
-def number_pairs(
-    left: Array, right: Array, radix: int, numbers: Array, present: Array, codes: Array
-) -> int:
-    """Number distinct pairs in order of appearance; the slot of one is ``left * radix + right``."""
-    distinct = 0
-    for i in range(len(left)):
-        slot = np.uint64(np.int64(left[i]) * radix + right[i])
         number = numbers[slot]
         if number == 0:
             present[distinct] = slot
@@ -234,13 +191,14 @@ def first_of_pairs(codes: Array, bits: Array, table: Array, shift: int, rows: Ar
 
 
 @compiled
-def number_hashed(values: Array, table: Array, shift: int, present: Array, codes: Array) -> int:
+def number_hashed(
+    values: Array, table: Array, shift: int, present: Array, distinct: int, codes: Array
+) -> int:
     """Number distinct integers in order of appearance, by hashing.
 
-    ``table`` has ``2 ** (64 - shift)`` slots, more than there are rows: 0, or one plus a number;
-    ``present`` holds the integer of every number. Returns how many there are.
+    ``table`` has ``2 ** (64 - shift)`` slots, more than there will be numbers: 0, or one plus a
+    number; ``present`` holds the integer of every number. Returns how many there are now.
     """
-    distinct = 0
     last = np.uint64(len(table) - 1)
     for i in range(len(values)):
         value = values[i]
@@ -275,6 +233,19 @@ def _word(text: Array, at: int) -> Any:
 
 
 @compiled
+def short_words(text: Array, offsets: Array, words: Array) -> None:
+    """Strings of fewer than eight bytes as words, with their lengths in the highest byte.
+
+    ``text`` has eight bytes behind the last string.
+    """
+    for i in range(len(words)):
+        begin, end = offsets[i], offsets[i + 1]
+        length = np.uint64(end - begin)
+        mask = (np.uint64(1) << (np.uint64(8) * length)) - np.uint64(1)
+        words[i] = (_word(text, begin) & mask) | (length << np.uint64(56))
+
+
+@compiled
 def differing_bits(text: Array, start: int, length: int, rows: int) -> Any:
     """The bits in which any word at ``start + i * length`` differs from the first one."""
     first = _word(text, start)
@@ -298,7 +269,7 @@ def pack_strings(text: Array, first: int, length: int, runs: Array, codes: Array
     """Pack strings of one length, the first of which begins at ``first``, into integers.
 
     ``runs`` has rows (first byte of the word, position in the word, mask, position in the
-    code), those of one word next to each other; see ``strings.Packing``.
+    code), those of one word next to each other; see ``strings.Packed``.
     """
     words = np.empty(_STEP, np.uint64)
     for begin in range(0, len(codes), _STEP):
@@ -316,86 +287,6 @@ def pack_strings(text: Array, first: int, length: int, runs: Array, codes: Array
                 codes[np.uint64(begin + j)] |= part << np.uint64(to)
 
 
-@compiled
-def _tail(text: Array, at: int, end: int) -> Any:
-    """The last bytes of a string, fewer than eight, as a word."""
-    if at + 8 <= len(text):
-        return _word(text, at) & ((np.uint64(1) << np.uint64(8 * (end - at))) - np.uint64(1))
-    word = np.uint64(0)
-    for k in range(end - at):
-        word |= np.uint64(text[at + k]) << np.uint64(8 * k)
-    return word
-
-
-@compiled
-def number_texts(
-    text: Array,
-    offsets: Array,
-    short: bool,
-    table: Array,
-    bits: int,
-    rows: Array,
-    hashes: Array,
-    codes: Array,
-) -> int:
-    """Number distinct strings of any lengths in order of appearance, by hashing.
-
-    ``short``: all have fewer than eight bytes, which are one word with the length, and the hash of
-    a word is a bijection; others are compared. ``table`` has at least twice as many slots as there
-    are rows, for one plus a number. Its first ``2 ** bits`` are used until half of them are taken,
-    then twice as many, and so on: few strings stay in the cache. ``rows`` holds the first row of
-    every number, ``hashes`` its hash. Returns how many there are.
-    """
-    distinct = 0
-    shift, last = np.uint64(64 - bits), np.uint64((1 << bits) - 1)
-    for i in range(len(codes)):
-        begin, end = offsets[i], offsets[i + 1]
-        h = np.uint64(end - begin)
-        if short:
-            h = _mixed(0, _tail(text, begin, end) | (h << np.uint64(56)))
-        else:
-            at = begin
-            while at + 8 <= end:
-                h = _mixed(h, _word(text, at))
-                at += 8
-            h = _mixed(h, _tail(text, at, end))
-        slot = (h * _GOLDEN) >> shift
-        while True:
-            number = table[slot]
-            if number == 0:
-                rows[distinct] = i
-                hashes[distinct] = h
-                distinct += 1
-                table[slot] = distinct
-                codes[i] = distinct - 1
-                break
-            if hashes[np.uint64(number - 1)] == h:
-                same = short
-                if not short:
-                    first = offsets[rows[number - 1]]
-                    same = offsets[rows[number - 1] + 1] - first == end - begin
-                    if same:
-                        for k in range(0, end - begin - 7, 8):
-                            same &= _word(text, first + k) == _word(text, begin + k)
-                        at = end - ((end - begin) & 7)
-                        tail = _tail(text, first + (at - begin), first + (end - begin))
-                        same &= tail == _tail(text, at, end)
-                if same:
-                    codes[i] = number - 1
-                    break
-            slot = (slot + np.uint64(1)) & last
-        if 2 * distinct > (1 << bits):
-            bits += 1
-            shift, last = np.uint64(64 - bits), np.uint64((1 << bits) - 1)
-            table[: 1 << bits] = 0
-            for k in range(distinct):
-                slot = (hashes[k] * _GOLDEN) >> shift
-                while table[slot] != 0:
-                    slot = (slot + np.uint64(1)) & last
-                table[slot] = k + 1
-    return distinct
-
-
 _EXPONENT = np.uint64(0x7FF)
 _MANTISSA = np.uint64((1 << 52) - 1)
 _IMPLICIT = np.uint64(1 << 52)
@@ -406,14 +297,14 @@ _IN_BIN, _DIGITS = np.uint64(31), np.uint64(52)
 
 @compiled
 def exponents(bits: Array) -> tuple[np.uint64, np.uint64]:
-    """The least and the greatest exponent of float64 that are not zero; 0x7ff and 0 of none."""
-    least, most = _EXPONENT, np.uint64(0)
+    """The lowest and the highest exponent of float64 that are not zero; 0x7ff and 0 of none."""
+    lowest, highest = _EXPONENT, np.uint64(0)
     for i in range(len(bits)):
         exponent = (bits[i] >> _DIGITS) & _EXPONENT
         zero = (bits[i] << _ONE) == np.uint64(0)
-        least = min(least, _EXPONENT if zero else exponent)
-        most = max(most, exponent)
-    return least, most
+        lowest = min(lowest, _EXPONENT if zero else exponent)
+        highest = max(highest, exponent)
+    return lowest, highest
 
 
 @compiled
@@ -508,28 +399,6 @@ def select(values: Array, ends: Array, ranks: Array, out: Array) -> None:
 
 
 @compiled
-def buckets_of_bits(
-    bits: Array, first: int, factor: int, last: int, number: int, out: Array
-) -> None:
-    """The output of each row by the hash of its only key: ``pandas.util.hash_array`` of float64.
-
-    ``first``, ``factor`` and ``last`` make the hash of a row of that of its key.
-    """
-    for i in range(len(bits)):
-        h = bits[i]
-        # -0.0 is 0.0
-        if h == np.uint64(0x8000000000000000):
-            h = np.uint64(0)
-        h ^= h >> np.uint64(30)
-        h *= np.uint64(0xBF58476D1CE4E5B9)
-        h ^= h >> np.uint64(27)
-        h *= np.uint64(0x94D049BB133111EB)
-        h ^= h >> np.uint64(31)
-        h = (h ^ np.uint64(first)) * np.uint64(factor) + np.uint64(last)
-        out[i] = h % np.uint64(number)
-
-
-@compiled
 def count_sides(
     codes: Array,
     values: Array,
@@ -537,7 +406,7 @@ def count_sides(
     highs: Array,
     counts: Array,
     of_row: Array,
-    kept: Array,
+    inside: Array,
     at: int,
 ) -> int:
     """Count rows below, at and between the ends of their group's bracket; keep those between.
@@ -558,6 +427,6 @@ def count_sides(
         side += beyond * (np.uint64(x >= high) + np.uint64(x > high))
         counts[g, side] += 1
         of_row[at] = codes[i]
-        kept[at] = x
+        inside[at] = x
         at += side == np.uint64(2)
     return at

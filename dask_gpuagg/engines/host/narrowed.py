@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,22 +30,19 @@ Array = npt.NDArray[Any]
 # Where a row lies; those at the ends are counted and not kept: many equal ones cost nothing.
 BELOW, AT_LOW, INSIDE, AT_HIGH, ABOVE = range(5)
 SIDES = 5
+# The rows of some partitions, counted by the sides of brackets: ``keys``, a DataFrame of their
+# groups; ``counts``, for each target an int64 array of shape (groups, SIDES); and ``kept``, for
+# each target the group and the value of each row inside. Plain, so that arrays travel as they are.
+Counted = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Brackets:
     """For each target the two values between which a group's order statistics are looked for.
 
-    Attributes
-    ----------
-    keys : DataFrame
-        Of the groups that have brackets.
-    ends : list of (ndarray, ndarray), each of shape (groups,)
-        For each target the low and the high ends, as ``_wide`` values.
-    others : bool
-        Whether the brackets of all other groups are open, or shut.
-    inside : float
-        The share of all rows that is expected between, by the sample.
+    ``keys`` are those of the groups that have brackets; ``ends`` for each target the low and the
+    high ends, arrays of shape (groups,) of ``_wide`` values. ``others``: whether the brackets of
+    all other groups are open, or shut. ``inside`` is the share of all rows expected between.
     """
 
     keys: pd.DataFrame
@@ -54,26 +51,10 @@ class Brackets:
     inside: float = 0.0
 
 
-# The rows of some partitions, counted by the sides of brackets: ``keys``, a DataFrame of their
-# groups; ``counts``, for each target an int64 array of shape (groups, SIDES); and ``kept``, for
-# each target the group and the value of each row inside. Plain, so that arrays travel as they are.
-Counted = dict[str, Any]
-
-
 def sample(run: Sequence[Any], plan: Plan, stride: int) -> pd.DataFrame:
-    """One row of each ``stride``: keys, and the columns of the targets.
+    """One row of each ``stride``: columns ``k0``, ``k1`` and so on, and ``v`` with a position.
 
-    Parameters
-    ----------
-    run : sequence of parts
-        With ``keys`` and ``columns`` as the plan names them, of equal dtypes.
-    plan : Plan
-    stride : int
-
-    Returns
-    -------
-    DataFrame
-        Columns ``k0``, ``k1`` and so on, and ``v`` with the position of each column.
+    ``run`` has parts with ``keys`` and ``columns`` as the plan names them, of equal dtypes.
     """
     sampled = []
     for part in run:
@@ -101,21 +82,15 @@ def kept_rows(counted: Counted) -> int:
 def aim(samples: Sequence[pd.DataFrame], plan: Plan) -> Brackets:
     """Brackets from the samples of all chunks."""
     stacked = stack(list(samples))
-    dropna = plan.dropna and not plan.drops_late
-    groups = group(keys_of(stacked), dropna)
-    table = _key_table(groups)
+    groups = group(keys_of(stacked), plan.dropna and not plan.drops_late)
     ends = []
     for target in targets(plan):
-        dtype = plan.columns[target.column].dtype
-        column, wide = stacked[f"v{target.column}"], _wide(dtype)
-        values, codes = _plain(column, groups.kept, groups.codes, wide)
-        values = values.astype(wide, copy=False)
-        if values.dtype.kind == "f":
-            valid = ~np.isnan(values)
-            values, codes = values[valid], codes[valid]
+        column = stacked[f"v{target.column}"]
+        wide = _wide(plan.columns[target.column].dtype)
+        values, codes = _valid(*_plain(column, groups, wide), wide)
         ends.append(_aimed(codes, groups.n, values, target.q))
     inside = share_inside(np.bincount(groups.codes, minlength=groups.n))
-    return Brackets(table, ends, others=True, inside=inside)
+    return Brackets(_key_table(groups), ends, others=True, inside=inside)
 
 
 def _key_table(groups: Groups) -> pd.DataFrame:
@@ -129,8 +104,8 @@ def _aimed(codes: Array, n: int, values: Array, q: float) -> tuple[Array, Array]
     middle = q * counts - 0.5
     margin = ERRORS * np.sqrt(counts * q * (1.0 - q)) + SPARE
     low, high = np.floor(middle - margin).astype(np.int64), np.ceil(middle + margin).astype(int)
-    least, greatest = _extremes(values.dtype)
-    lows, highs = np.full(n, least, values.dtype), np.full(n, greatest, values.dtype)
+    lowest, highest = _extremes(values.dtype)
+    lows, highs = np.full(n, lowest, values.dtype), np.full(n, highest, values.dtype)
     some = low >= 0
     lows[some] = sorted_values[(starts + low)[some]]
     some = high < counts
@@ -152,45 +127,37 @@ def _extremes(dtype: np.dtype[Any]) -> tuple[Any, Any]:
 def count(
     keys: Sequence[pd.Series], columns: Sequence[pd.Series], brackets: Brackets, plan: Plan
 ) -> Counted:
-    """Count rows by the sides of their group's brackets, and keep those inside.
-
-    Parameters
-    ----------
-    keys, columns : sequence of Series
-        Of the rows, as the plan names them.
-    brackets : Brackets
-    plan : Plan
-
-    Returns
-    -------
-    Counted
-    """
+    """Count rows by the sides of their group's brackets, and keep those inside."""
     groups = group(keys, plan.dropna and not plan.drops_late)
     table = _key_table(groups)
     places = _places(table, brackets.keys)
-    counts, kept = [], []
+    counts, inside = [], []
     for target, ends in zip(targets(plan), brackets.ends, strict=True):
-        column, wide = columns[target.column], ends[0].dtype
-        values, codes = _plain(column, groups.kept, groups.codes, wide)
+        values, codes = _plain(columns[target.column], groups, ends[0].dtype)
         lows, highs = _ends_of(places, ends, brackets.others)
-        sides, *inside = _counted(codes, groups.n, values, lows, highs)
+        sides, *rows = _counted(codes, groups.n, values, lows, highs)
         counts.append(sides)
-        kept.append(tuple(inside))
-    return {"keys": table, "counts": counts, "kept": kept}
+        inside.append(tuple(rows))
+    return {"keys": table, "counts": counts, "kept": inside}
 
 
-def _plain(
-    column: pd.Series, kept: Array | None, codes: Array, dtype: np.dtype[Any]
-) -> tuple[Array, Array]:
+def _plain(column: pd.Series, groups: Groups, dtype: np.dtype[Any]) -> tuple[Array, Array]:
     """The values of rows that have a group, without a mask, and their groups.
 
     A column that holds nothing may have a mask where the metadata promises integers.
     """
-    array = column.array if kept is None else column.array[kept]
+    array = column.array if groups.kept is None else column.array[groups.kept]
     if isinstance(column.dtype, np.dtype):
-        return array.to_numpy(), codes
+        return array.to_numpy(), groups.codes
     valid = ~np.asarray(array.isna())
-    return array[valid].to_numpy(dtype), codes[valid]
+    return array[valid].to_numpy(dtype), groups.codes[valid]
+
+
+def _valid(values: Array, codes: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """The values in the dtype and their groups, without NaN."""
+    values = values.astype(dtype, copy=False)
+    valid = ~np.isnan(values)
+    return (values, codes) if valid.all() else (values[valid], codes[valid])
 
 
 def _places(table: pd.DataFrame, among: pd.DataFrame) -> Array:
@@ -205,9 +172,9 @@ def _places(table: pd.DataFrame, among: pd.DataFrame) -> Array:
 
 def _ends_of(places: Array, ends: tuple[Array, Array], others: bool) -> tuple[Array, Array]:
     """The ends of the brackets of groups; nothing lies between those of a bracket that is shut."""
-    least, greatest = _extremes(ends[0].dtype)
-    lows = np.full(len(places), least if others else greatest, ends[0].dtype)
-    highs = np.full(len(places), greatest, ends[0].dtype)
+    lowest, highest = _extremes(ends[0].dtype)
+    lows = np.full(len(places), lowest if others else highest, ends[0].dtype)
+    highs = np.full(len(places), highest, ends[0].dtype)
     some = places >= 0
     lows[some], highs[some] = ends[0][places[some]], ends[1][places[some]]
     return lows, highs
@@ -219,10 +186,7 @@ def _counted(
     """Counts of each group's sides; group and value of each row inside."""
     counts = np.zeros((n, SIDES), np.int64)
     if not compiled.should_run(len(codes), n):
-        values = values.astype(lows.dtype, copy=False)
-        if values.dtype.kind == "f":
-            valid = ~np.isnan(values)
-            codes, values = codes[valid], values[valid]
+        values, codes = _valid(values, codes, lows.dtype)
         low, high = lows[codes], highs[codes]
         beyond = values > low
         sides = (values >= low).astype(np.int64) + beyond
@@ -232,92 +196,80 @@ def _counted(
         return counts, codes[inside], values[inside]
     codes = compiled.read_only(codes, np.int32)
     # memory that is not written to takes no room; a row that is not kept is overwritten
-    of_row, kept = np.empty(len(codes) + 1, np.int32), np.empty(len(codes) + 1, lows.dtype)
+    of_row, inside = np.empty(len(codes) + 1, np.int32), np.empty(len(codes) + 1, lows.dtype)
     ends = compiled.read_only(lows, lows.dtype), compiled.read_only(highs, lows.dtype)
-    at = 0
+    loops, at = compiled.import_loops(), 0
     for start, block in compiled.blocks(values, lows.dtype):
         of_block = codes[start : start + len(block)]
-        at = compiled.import_loops().count_sides(of_block, block, *ends, counts, of_row, kept, at)
-    return counts, of_row[:at].copy(), kept[:at].copy()
+        at = loops.count_sides(of_block, block, *ends, counts, of_row, inside, at)
+    return counts, of_row[:at].copy(), inside[:at].copy()
 
 
-@dataclass(frozen=True, slots=True)
-class _Ranked:
+class _Ranked(NamedTuple):
     """For each group the ranks on either side of a quantile, and where they lie.
 
     ``rows`` are the values of each group, ``before`` those below the ones inside. ``ranks`` has the
-    upper and the lower ones, ``sides`` those of both.
+    upper and the lower ones, ``sides`` those of both. ``missed`` are groups whose brackets do not
+    hold their ranks.
     """
 
     rows: Array
     before: Array
     ranks: Array
     sides: Array
-
-    @classmethod
-    def of(cls, counts: Array, q: float) -> _Ranked:
-        # side by side: of many groups a sum of five is slow in each row
-        upto = np.cumsum(np.ascontiguousarray(counts.T), axis=0)
-        place = q * np.maximum(upto[-1] - 1, 0)
-        lower = place.astype(np.int64)
-        ranks = np.stack([lower + (place % 1 > 0), lower])
-        sides = np.stack([(rank >= upto).sum(axis=0) for rank in ranks])
-        return cls(upto[-1], upto[AT_LOW], ranks, sides)
-
-    @property
-    def missed(self) -> Any:
-        """Groups whose brackets do not hold their ranks."""
-        return ((self.sides[1] == BELOW) | (self.sides[0] == ABOVE)) & (self.rows > 0)
+    missed: Array
 
 
-@dataclass(frozen=True, slots=True)
 class _Together:
-    """The counts of all chunks; their groups are numbered."""
+    """The counts of all chunks, whose groups are numbered, and the brackets of these groups."""
 
-    keys: pd.DataFrame
-    codes: list[Array]
-    counted: Sequence[Counted]
-    brackets: Brackets
-    places: Array
-
-    @classmethod
-    def of(cls, counted: Sequence[Counted], brackets: Brackets) -> _Together:
+    def __init__(self, counted: Sequence[Counted], brackets: Brackets) -> None:
         groups = group(keys_of(stack([one["keys"] for one in counted])), dropna=False)
-        table = _key_table(groups)
         rows = np.cumsum([len(one["keys"]) for one in counted])[:-1]
-        places = _places(table, brackets.keys)
-        return cls(table, np.split(groups.codes, rows), counted, brackets, places)
+        self.keys = _key_table(groups)
+        self._codes = np.split(groups.codes, rows)
+        self._counted = counted
+        self._brackets = brackets
+        self._places = _places(self.keys, brackets.keys)
 
     def ends(self, target: int) -> tuple[Array, Array]:
         """The ends of each group's bracket."""
-        return _ends_of(self.places, self.brackets.ends[target], self.brackets.others)
+        return _ends_of(self._places, self._brackets.ends[target], self._brackets.others)
 
-    def counts(self, target: int) -> Array:
-        """Sums over all chunks."""
-        sums = np.zeros((len(self.keys), SIDES), np.int64)
-        for codes, one in zip(self.codes, self.counted, strict=True):
-            sums[codes] += one["counts"][target]  # each group once in each
-        return sums
+    def ranked(self, target: int, q: float) -> _Ranked:
+        """The ranks of a quantile by the counts of all chunks."""
+        counts = np.zeros((len(self.keys), SIDES), np.int64)
+        for codes, one in zip(self._codes, self._counted, strict=True):
+            counts[codes] += one["counts"][target]  # each group once in each
+        # side by side: of many groups a sum of five is slow in each row
+        upto = np.cumsum(np.ascontiguousarray(counts.T), axis=0)
+        rows = upto[-1]
+        place = q * np.maximum(rows - 1, 0)
+        lower = place.astype(np.int64)
+        ranks = np.stack([lower + (place % 1 > 0), lower])
+        sides = np.stack([(rank >= upto).sum(axis=0) for rank in ranks])
+        missed = ((sides[1] == BELOW) | (sides[0] == ABOVE)) & (rows > 0)
+        return _Ranked(rows, upto[AT_LOW], ranks, sides, missed)
 
     def kept(self, target: int) -> tuple[Array, Array]:
         """Group and value of all rows that were kept."""
-        pairs = [one["kept"][target] for one in self.counted]
-        of = [codes.take(group) for codes, (group, _) in zip(self.codes, pairs, strict=True)]
+        pairs = [one["kept"][target] for one in self._counted]
+        of = [codes.take(group) for codes, (group, _) in zip(self._codes, pairs, strict=True)]
         return np.concatenate(of), np.concatenate([values for _, values in pairs])
 
 
 def widened(brackets: Brackets, counted: Sequence[Counted], plan: Plan) -> Brackets | None:
     """Brackets that surely hold the ranks which others missed; ``None`` where none did."""
-    together = _Together.of(counted, brackets)
+    together = _Together(counted, brackets)
     ends, of_any = [], np.zeros(len(together.keys), bool)
     for i, target in enumerate(targets(plan)):
         lows, highs = together.ends(i)
-        ranked = _Ranked.of(together.counts(i), target.q)
+        ranked = together.ranked(i, target.q)
         missed, (high, low) = ranked.missed, ranked.sides
-        least, greatest = _extremes(lows.dtype)
-        wider_low = np.where(low == BELOW, least, np.where(low == ABOVE, highs, lows))
-        wider_high = np.where(high == ABOVE, greatest, np.where(high == BELOW, lows, highs))
-        shut = np.where(missed, wider_low, greatest), np.where(missed, wider_high, greatest)
+        lowest, highest = _extremes(lows.dtype)
+        wider_low = np.where(low == BELOW, lowest, np.where(low == ABOVE, highs, lows))
+        wider_high = np.where(high == ABOVE, highest, np.where(high == BELOW, lows, highs))
+        shut = np.where(missed, wider_low, highest), np.where(missed, wider_high, highest)
         ends.append((shut[0].astype(lows.dtype), shut[1].astype(lows.dtype)))
         of_any |= missed
     if not of_any.any():
@@ -333,23 +285,12 @@ def picked(
     again: Sequence[Counted],
     plan: Plan,
 ) -> pd.DataFrame:
-    """One row of each group, with its outputs of whole groups.
+    """One row of each group: columns ``k0``, ``k1`` and so on, and ``o`` with an output's position.
 
-    Parameters
-    ----------
-    brackets, wider : Brackets
-        Those that were counted by, and those that were counted by again.
-    counted, again : sequence of Counted
-        Of all chunks.
-    plan : Plan
-
-    Returns
-    -------
-    DataFrame
-        Columns ``k0``, ``k1`` and so on, and ``o`` with the position of each output.
+    ``again`` are the counts by the brackets ``wider``, where some were missed.
     """
-    first = _Together.of(counted, brackets)
-    second = None if wider is None else _Together.of(again, wider)
+    first = _Together(counted, brackets)
+    second = None if wider is None else _Together(again, wider)
     place = None if second is None else _places(first.keys, second.keys)
     statistics: dict[Target, tuple[_Ranked, Array]] = {}
     for i, target in enumerate(targets(plan)):
@@ -371,7 +312,7 @@ def picked(
 def _statistics(together: _Together, target: int, q: float) -> tuple[_Ranked, Array]:
     """The upper and lower order statistics of the groups whose brackets hold them, or any value."""
     lows, highs = together.ends(target)
-    ranked = _Ranked.of(together.counts(target), q)
+    ranked = together.ranked(target, q)
     inside = (ranked.sides == INSIDE) & (ranked.rows > 0) & ~ranked.missed
     values = np.where(ranked.sides == AT_HIGH, highs, lows)
     codes, kept = together.kept(target)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -28,13 +28,9 @@ _INFINITE = 0x7FF
 
 
 class Reducer:
-    """Reductions over one dense grouping.
+    """Reductions over one dense grouping: codes below ``n``, the number of groups.
 
-    Parameters
-    ----------
-    codes : ndarray of int in ``range(n)``, shape (rows,)
-    n : int
-        Number of groups. Groups that no code names get each reduction's identity.
+    Groups that no code names get the identity of a reduction.
     """
 
     def __init__(self, codes: Codes, n: int) -> None:
@@ -42,7 +38,7 @@ class Reducer:
         self.n = n
         # by identity of the column, which is kept alive so that no other column gets its identity
         self._shared: dict[tuple[str, int], tuple[Any, Any]] = {}
-        self._by_loops: dict[tuple[int, bool], tuple[Any, dict[str, Any]]] = {}
+        self._by_loops: dict[tuple[int, bool], tuple[Any, Fields]] = {}
         self._expected: dict[int, tuple[Any, set[str]]] = {}
         self._batched: dict[tuple[Any, ...], dict[int, tuple[Any, Any]]] = {}
 
@@ -68,36 +64,10 @@ class Reducer:
             _, expected = self._expected.get(id(values), (values, set()))
             # a field that could not be made is not tried again
             missing = {field} | (expected - fields.keys())
-            if missing <= {"sum", "count"} and id(values) in self._summed:
-                columns = self._summed[id(values)]
-                arrays = [column.to_numpy() for column in columns]
-                counts = "count" in missing
-                sums = compiled.sums(codes, self.n, arrays, counts, skipna, self._lanes)
-                for column, of_column in zip(columns, sums, strict=True):
-                    self._by_loops.setdefault((id(column), skipna), (column, {}))[1].update(
-                        of_column
-                    )
-            else:
-                fields |= dict.fromkeys(missing) | compiled.reduce(
-                    codes, self.n, values.to_numpy(), missing, skipna, self._lanes
-                )
+            fields |= dict.fromkeys(missing) | compiled.reduce(
+                codes, self.n, values.to_numpy(), missing, skipna, self._lanes
+            )
         return fields[field]
-
-    @cached_property
-    def _summed(self) -> dict[int, Sequence[pd.Series]]:
-        """By identity of a column, those summed along with it, of which as much is expected."""
-        if not compiled.sums_pay(len(self.codes), self.n):
-            return {}
-        alike: dict[frozenset[str], list[pd.Series]] = {}
-        for values, fields in self._expected.values():
-            if values.dtype == np.float64 and {"sum"} <= fields <= {"sum", "count"}:
-                alike.setdefault(frozenset(fields), []).append(values)
-        batches: dict[int, Sequence[pd.Series]] = {}
-        for columns in alike.values():
-            for i in range(0, len(columns) - compiled.SUMMED + 1, compiled.SUMMED):
-                batch = columns[i : i + compiled.SUMMED]
-                batches |= {id(values): batch for values in batch}
-        return batches
 
     def sum(self, values: pd.Series, skipna: bool = True) -> Any:
         """Sum of each group, in 64 bits; that of no values is 0."""
@@ -123,8 +93,8 @@ class Reducer:
                 and column is not values
                 and column.dtype == values.dtype
             )
-            most = _MOST_VALUES // max(len(values), 1)
-            columns = [values, *islice(others, max(most - 1, 0))]
+            limit = _MOST_VALUES // max(len(values), 1)
+            columns = [values, *islice(others, max(limit - 1, 0))]
             results = self._reduce_batch(columns, how, options)
             for column, result in zip(columns, results, strict=True):
                 done[id(column)] = column, result
@@ -139,10 +109,36 @@ class Reducer:
         return np.ascontiguousarray(getattr(grouped, how)(**options).to_numpy().T)
 
     def exact_sums(self, values: npt.NDArray[np.float64], nan_is_null: bool) -> Fields:
-        """Sums without rounding, in bins; see ``exact_bins``."""
-        small = self._small_codes
-        codes = self.codes if small is None else small
-        return exact_bins(codes, self.n, values, nan_is_null, small is not None)
+        """Fields of the state ``xsum``, all but the number of values: sums without rounding.
+
+        The bins of each group, and the numbers of values that are not finite where there are any.
+        """
+        by_loops = self._small_codes is not None
+        codes = self.codes if self._small_codes is None else self._small_codes
+        bits = compiled.read_only(values, np.float64).view(np.uint64)
+        lowest, highest = _exponents(bits, by_loops)
+        fields = self._not_finite(values, nan_is_null) if highest == _INFINITE else {}
+        digits: exact_sums.Digits = {}
+        for start in range(0, len(bits) if lowest < _INFINITE else 0, _ROWS_OF_A_BIN):
+            rows = slice(start, start + _ROWS_OF_A_BIN)
+            low = (max(lowest, 1) - 1) >> 5
+            high = (max(min(highest, _INFINITE - 1), 1) - 1) >> 5
+            # the highest slice is two bins above the lowest
+            acc = np.zeros((self.n, high + 3 - low), np.int64)
+            add_slices = compiled.import_loops().add_slices if by_loops else _add_slices
+            add_slices(codes[rows], bits[rows], acc, low)
+            of_rows = {low + j: acc[:, j] for j in range(acc.shape[1])}
+            digits = exact_sums.carried(exact_sums.added(digits, of_rows), np)
+        # copies: a column of the accumulators keeps all of them
+        used = {j: np.ascontiguousarray(part) for j, part in digits.items() if part.any()}
+        return fields | {exact_sums.label(j): used[j] for j in sorted(used)}
+
+    def _not_finite(self, values: Array, nan_is_null: bool) -> Fields:
+        nan, above, below = exact_sums.SPECIAL
+        rows = {above: values == np.inf, below: values == -np.inf}
+        if not nan_is_null:
+            rows[nan] = np.isnan(values)
+        return {name: self.count(some) for name, some in rows.items() if some.any()}
 
     @cached_property
     def _small_codes(self) -> npt.NDArray[np.int32] | None:
@@ -230,41 +226,11 @@ def _aligned(values: Any) -> Any:
     return values if all(b.address % 8 == 0 for b in buffers) else pa.concat_arrays(chunks)
 
 
-def exact_bins(
-    codes: Array, n: int, values: npt.NDArray[np.float64], nan_is_null: bool, by_loops: bool
-) -> dict[str, npt.NDArray[np.int64]]:
-    """Fields of the state ``xsum``, all but the number of values.
-
-    The bins of each group, and the numbers of values that are not finite where there are any. The
-    compiled loop takes codes in read-only int32.
-    """
-    bits = np.ascontiguousarray(values).view(np.uint64)
-    least, most = _exponents(bits, by_loops)
-    fields = _not_finite(codes, n, values, nan_is_null) if most == _INFINITE else {}
-    digits: exact_sums.Digits = {}
-    for start in range(0, len(bits) if least < _INFINITE else 0, _ROWS_OF_A_BIN):
-        rows = slice(start, start + _ROWS_OF_A_BIN)
-        low = (max(least, 1) - 1) >> 5
-        high = min(most, _INFINITE - 1)
-        # the highest slice is two bins above the lowest
-        acc = np.zeros((n, ((max(high, 1) - 1) >> 5) + 3 - low), np.int64)
-        if by_loops:
-            block = compiled.read_only(bits[rows], np.uint64)
-            compiled.import_loops().add_slices(codes[rows], block, acc, low)
-        else:
-            _add_slices(codes[rows], bits[rows], acc, low)
-        of_rows = {low + j: acc[:, j] for j in range(acc.shape[1])}
-        digits = exact_sums.carried(exact_sums.added(digits, of_rows), np)
-    # copies: a column of the accumulators keeps all of them
-    used = {j: np.ascontiguousarray(part) for j, part in digits.items() if part.any()}
-    return fields | {exact_sums.label(j): used[j] for j in sorted(used)}
-
-
 def _exponents(bits: Array, by_loops: bool) -> tuple[int, int]:
-    """The least and the greatest exponent, 0x7ff and 0 of no values but zeros."""
+    """The lowest and the highest exponent, 0x7ff and 0 of no values but zeros."""
     if by_loops:
-        least, most = compiled.import_loops().exponents(compiled.read_only(bits, np.uint64))
-        return int(least), int(most)
+        lowest, highest = compiled.import_loops().exponents(bits)
+        return int(lowest), int(highest)
     exponents = bits[bits << np.uint64(1) != 0] >> np.uint64(52) & np.uint64(0x7FF)
     return int(exponents.min(initial=_INFINITE)), int(exponents.max(initial=0))
 
@@ -277,13 +243,3 @@ def _add_slices(codes: Array, bits: Array, acc: Array, low: int) -> None:
     flat = acc.reshape(-1)
     for i, part in enumerate(slices):
         np.add.at(flat, at + i, part[some])
-
-
-def _not_finite(codes: Array, n: int, values: Array, nan_is_null: bool) -> dict[str, Array]:
-    nan, above, below = exact_sums.SPECIAL
-    rows = {above: values == np.inf, below: values == -np.inf}
-    if not nan_is_null:
-        rows[nan] = np.isnan(values)
-    return {
-        name: np.bincount(codes[some], minlength=n) for name, some in rows.items() if some.any()
-    }

@@ -12,8 +12,8 @@ that stands for nothing. Merging takes the entries of several partials together,
   power. A level that holds more than ``CAPACITY`` values is sorted, and every other value goes to
   the next level (Munro and Paterson 1980; Manku, Rajagopalan and Lindsay 1998; Agarwal et al. 2012,
   section 3). That moves the rank of any value by at most the weight of the level, and takes at
-  least ``CAPACITY`` values of that weight. So of ``n`` values ``rank_error(n)`` bounds the error,
-  however partials were merged. Up to ``CAPACITY`` values of a group are all kept.
+  least ``CAPACITY`` values of that weight, which bounds the error however partials were merged. Up
+  to ``CAPACITY`` values of a group are all kept.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ Entries = tuple[Codes, Fields]
 # bits of a hash that name a register
 PRECISION = 12
 REGISTERS = 1 << PRECISION
-# the standard error of an estimate
-ERROR = 1.04 / REGISTERS**0.5
 # an entry holds the number of a register, and its rank in so many bits
 _RANK_BITS = 6
 _HASH_BITS = 64 - PRECISION
@@ -60,14 +58,9 @@ _NOTHING = -1
 class Sketch(NamedTuple):
     """The functions of a sketch, which also take parameters by name.
 
-    Attributes
-    ----------
-    update : callable
-        Group numbers of rows, the number of groups and the values, to entries.
-    merge : callable
-        Group numbers, the number of groups and the fields of entries, to fewer entries.
-    finish : callable
-        Of the same arguments: one value for each group.
+    ``update`` makes entries of the group numbers of rows, the number of groups and the values;
+    ``merge`` fewer entries of the group numbers, the number of groups and the fields of entries;
+    ``finish``, of these arguments too, one value for each group.
     """
 
     update: Callable[..., Entries]
@@ -75,10 +68,19 @@ class Sketch(NamedTuple):
     finish: Callable[..., npt.NDArray[Any]]
 
 
-def _update_top(codes: Codes, rows: int, values: pd.Series, sign: int, n: int = 5) -> Entries:
+def _valid(codes: Codes, values: pd.Series) -> tuple[Codes, pd.Series]:
+    """The rows whose value is not null."""
     valid = values.notna().to_numpy()
-    if not valid.all():
-        codes, values = codes[valid], values[valid]
+    return (codes, values) if valid.all() else (codes[valid], values[valid])
+
+
+def _without_rows(codes: Codes, n: int) -> Codes:
+    """The groups that no code names."""
+    return np.flatnonzero(np.bincount(codes, minlength=n) == 0)
+
+
+def _update_top(codes: Codes, rows: int, values: pd.Series, sign: int, n: int = 5) -> Entries:
+    codes, values = _valid(codes, values)
     dtype = {"int": np.int64, "uint": np.uint64}.get(dtype_class(values.dtype), np.float64)
     fields = {"v": values.to_numpy(dtype), "w": np.ones(len(values), np.int8)}
     return _merge_top(codes, rows, fields, sign, n)
@@ -95,7 +97,7 @@ def _merge_top(codes: Codes, rows: int, fields: Fields, sign: int, n: int = 5) -
     starts = np.append(0, np.cumsum(np.bincount(codes, minlength=rows)))
     first = np.arange(len(codes)) - starts[codes] < n
     codes, values = codes[first], values[first]
-    missing = np.flatnonzero(np.bincount(codes, minlength=rows) == 0)
+    missing = _without_rows(codes, rows)
     counts = np.append(np.ones(len(codes), np.int8), np.zeros(len(missing), np.int8))
     values = np.append(values, np.zeros(len(missing), values.dtype))
     return np.append(codes, missing), {"v": values, "w": counts}
@@ -154,9 +156,7 @@ def _hashes_of_integers(integers: npt.NDArray[Any]) -> Hashes:
 
 def _update_registers(codes: Codes, n: int, values: pd.Series) -> Entries:
     """The registers that the values of each group set."""
-    valid = values.notna().to_numpy()
-    if not valid.all():
-        codes, values = codes[valid], values[valid]
+    codes, values = _valid(codes, values)
     hashes = hashes_of(values)
     register = (hashes >> np.uint64(_HASH_BITS)).astype(np.int64)
     # the bits behind the register's as a number below 2**52, whose length a float tells
@@ -181,7 +181,7 @@ def _largest(codes: Codes, n: int, register: Codes, rank: Any) -> Entries:
         places, rank = places[rank > 0], rank[rank > 0]
     groups, entries = np.divmod(places, REGISTERS)
     entries = ((entries << _RANK_BITS) | rank).astype(np.int32)
-    missing = np.flatnonzero(np.bincount(groups, minlength=n) == 0)
+    missing = _without_rows(groups, n)
     fields = {"v": np.append(entries, np.zeros(len(missing), np.int32))}
     return np.append(groups, missing), fields
 
@@ -245,24 +245,13 @@ def _tau(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
             return z / 3
 
 
-def rank_error(n: int) -> int:
-    """The largest error of a quantile of ``n`` values, in ranks."""
-    level, error = 0, 0
-    while n > CAPACITY << level:
-        error += (n // (CAPACITY << level)) << level
-        level += 1
-    return error
-
-
 def _update_levels(codes: Codes, n: int, values: pd.Series) -> Entries:
     """Values and levels of the rows of a partition."""
-    valid = values.notna().to_numpy()
-    floats, kept = floats_of(values)[valid], codes[valid].astype(np.int64)
-    missing = np.flatnonzero(np.bincount(kept, minlength=n) == 0)
-    level = np.zeros(len(kept) + len(missing), np.int8)
-    level[len(kept) :] = _NOTHING
-    fields = {"v": np.append(floats, np.full(len(missing), np.nan)), "w": level}
-    return _merge_levels(np.append(kept, missing), n, fields)
+    codes, values = _valid(codes, values)
+    missing = _without_rows(codes, n)
+    levels = np.repeat(np.array([0, _NOTHING], np.int8), (len(codes), len(missing)))
+    floats = np.append(floats_of(values), np.full(len(missing), np.nan))
+    return _merge_levels(np.append(codes, missing), n, {"v": floats, "w": levels})
 
 
 def _merge_levels(codes: Codes, n: int, fields: Fields) -> Entries:
@@ -274,10 +263,10 @@ def _merge_levels(codes: Codes, n: int, fields: Fields) -> Entries:
         full = np.bincount(codes[here], minlength=n) > CAPACITY
         if full.any():
             here &= full[codes]
-            kept = _every_other(codes[here], values[here], level)
-            codes = np.append(codes[~here], kept[0])
-            values = np.append(values[~here], kept[1])
-            levels = np.append(levels[~here], kept[2])
+            compacted = _every_other(codes[here], values[here], level)
+            codes = np.append(codes[~here], compacted[0])
+            values = np.append(values[~here], compacted[1])
+            levels = np.append(levels[~here], compacted[2])
         level += 1
     return codes, {"v": values, "w": levels}
 
@@ -290,15 +279,15 @@ def _every_other(
     # NumPy sorts integers of 16 bits by radix
     narrow = np.uint16 if len(groups) <= 1 << 16 else np.int64
     values = values[np.argsort(numbers.astype(narrow), kind="stable")]
-    kept, levels = [], []
+    halves, levels = [], []
     for run in np.split(values, np.cumsum(sizes)[:-1]):
         ordered = np.sort(run)
         even = len(run) // 2 * 2
         half = ordered[_coin(ordered, level) : even : 2]
-        kept += [half, ordered[even:]]
+        halves += [half, ordered[even:]]
         levels.append(np.repeat((level + 1, level), (len(half), len(run) - even)))
     counts = [len(of_group) for of_group in levels]
-    return np.repeat(groups, counts), np.concatenate(kept), np.concatenate(levels).astype(np.int8)
+    return np.repeat(groups, counts), np.concatenate(halves), np.concatenate(levels).astype(np.int8)
 
 
 def _coin(ordered: Floats, level: int) -> int:

@@ -33,25 +33,15 @@ def stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
     # fields without a row must not widen the others'
     filled = [t for t in tables if len(t)] or tables[:1]
     dtypes = list(tables[0].dtypes)
-    # no dtype needs a closer look if all are the same, and none is of categories
-    plain = not _holds_categories(dtypes) and all(list(t.dtypes) == dtypes for t in tables[1:])
-    if not plain:
-        columns = {
-            # keys have the dtype of all partitions, and the categories of all
-            name: _of_known_dtype([t[name] for t in (tables if name.startswith("k") else filled)])
-            for name in filled[0].columns
-        }
-        kinds = [{c.dtype for c in parts} for parts in columns.values()]
-        plain = all(len(kind) == 1 and not _holds_categories(kind) for kind in kinds)
-    if plain:
+    plain = not any(isinstance(dtype, pd.CategoricalDtype) for dtype in dtypes)
+    if plain and all(list(t.dtypes) == dtypes for t in tables[1:]):
         return pd.concat(filled, ignore_index=True) if len(filled) > 1 else filled[0]
-    stacked = {
-        name: _stack_categories(parts)
-        if any(map(is_categorical, parts))
-        else pd.concat(parts, ignore_index=True)
-        for name, parts in columns.items()
+    columns = {
+        # keys have the dtype of all partitions, and the categories of all
+        name: _stack_columns([t[name] for t in (tables if name.startswith("k") else filled)])
+        for name in filled[0].columns
     }
-    return pd.DataFrame(stacked, copy=False)
+    return pd.DataFrame(columns, copy=False)
 
 
 def alike(tables: Sequence[pd.DataFrame], plan: Plan) -> list[pd.DataFrame]:
@@ -65,13 +55,12 @@ def alike(tables: Sequence[pd.DataFrame], plan: Plan) -> list[pd.DataFrame]:
     ]
 
 
-def _of_known_dtype(columns: list[pd.Series]) -> list[pd.Series]:
-    """The columns, without those that have no rows and only the dtype of objects."""
-    return [c for c in columns if len(c) or dtype_class(c.dtype) != "object"] or columns[:1]
-
-
-def _holds_categories(dtypes: Iterable[Any]) -> bool:
-    return any(isinstance(dtype, pd.CategoricalDtype) for dtype in dtypes)
+def _stack_columns(columns: list[pd.Series]) -> Any:
+    """One column of several; one without rows does not count if its dtype is that of objects."""
+    columns = [c for c in columns if len(c) or dtype_class(c.dtype) != "object"] or columns[:1]
+    if any(map(is_categorical, columns)):
+        return _stack_categories(columns)
+    return pd.concat(columns, ignore_index=True)
 
 
 def is_categorical(column: pd.Series) -> bool:
@@ -109,16 +98,16 @@ def stack_series(columns: Sequence[pd.Series]) -> pd.Series:
 
 def divided(run: Sequence[Any]) -> list[Sequence[Any]]:
     """Divide partitions of equal dtypes into those that are stacked."""
-    most = _ROWS_OF_A_CALL
-    large = len(run) > 1 and len(run[0]) > most
+    limit = _ROWS_OF_A_CALL
+    large = len(run) > 1 and len(run[0]) > limit
     if large and rows_of_each([key.array for key in run[0].keys]) < _ROWS_OF_A_GROUP:
-        most = _ROWS_OF_MANY_GROUPS
+        limit = _ROWS_OF_MANY_GROUPS
     ends = np.cumsum([len(part) for part in run])
     pieces: list[Sequence[Any]] = []
     start = 0
     while start < len(run):
         before = int(ends[start - 1]) if start else 0
-        stop = max(int(np.searchsorted(ends, before + most, side="right")), start + 1)
+        stop = max(int(np.searchsorted(ends, before + limit, side="right")), start + 1)
         pieces.append(run[start:stop])
         start = stop
     return pieces

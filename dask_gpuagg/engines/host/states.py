@@ -10,7 +10,8 @@ hash aggregation takes over for the dtypes that pandas would reduce as Python ob
 from __future__ import annotations
 
 import decimal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -120,23 +121,19 @@ def _isum(reducer: Reducer, values: pd.Series) -> Fields:
 
 
 def _fsum(reducer: Reducer, values: pd.Series) -> Fields:
-    return {"sum": _float_sums(reducer, values)}
-
-
-def _float_sums(reducer: Reducer, values: pd.Series) -> npt.NDArray[Any]:
     if dtype_class(values.dtype) == "float":
-        sums: Floats | None = reducer.by_loops(values, "sum")
+        sums = reducer.by_loops(values, "sum")
         if sums is not None:
-            return sums
+            return {"sum": sums}
     if is_complex(values.dtype):
-        return np.asarray(reducer.sum(values))
+        return {"sum": np.asarray(reducer.sum(values))}
     if _cannot_wrap(values):  # the integer sum is exact, and may be asked for anyway
-        return np.asarray(_once(reducer, "isum", values)["sum"], dtype=np.float64)
+        return {"sum": np.asarray(_once(reducer, "isum", values)["sum"], dtype=np.float64)}
     # pandas would sum float32 in float32
     filled = _filled(values, 0.0)
     if filled is not None:
-        return np.asarray(reducer.sum(filled, skipna=False))
-    return np.asarray(reducer.sum(_float_series(values)))
+        return {"sum": np.asarray(reducer.sum(filled, skipna=False))}
+    return {"sum": np.asarray(reducer.sum(_float_series(values)))}
 
 
 def _cannot_wrap(values: pd.Series) -> bool:
@@ -160,10 +157,8 @@ def _xsum(reducer: Reducer, values: pd.Series) -> Fields:
     if _cannot_wrap(values):
         digits = exact_sums.of_integers(np.asarray(_once(reducer, "isum", values)["sum"]))
     else:
-        # two halves that cannot overflow below 2**31 rows, and are a bin apart
-        wide = _integers(values, 0).to_numpy()
-        halves = (reducer.sum(pd.Series(h.astype("int64"))) for h in (wide >> 32, wide & _LOW))
-        high, low = (exact_sums.of_integers(np.asarray(half)) for half in halves)
+        # the halves are a bin apart
+        high, low = map(exact_sums.of_integers, _halves(reducer, _integers(values, 0).to_numpy()))
         digits = exact_sums.added({place + 1: part for place, part in high.items()}, low)
     return n | {exact_sums.label(place): part for place, part in digits.items()}
 
@@ -171,14 +166,8 @@ def _xsum(reducer: Reducer, values: pd.Series) -> Fields:
 def _osum(reducer: Reducer, values: pd.Series) -> Fields:
     if dtype_class(values.dtype) == "decimal":
         return {"sum": reducer.arrow(values, "sum", empty=decimal.Decimal(0))}
-    if values.dtype == object:
-        return _concat(reducer, values)
-    # a group without values has no sum yet: what nothing adds up to depends on other partitions
-    return {"sum": reducer.by(values).sum(min_count=1).array}
-
-
-def _concat(reducer: Reducer, values: pd.Series) -> Fields:
-    # a group without values has no sum yet: of Python objects, a 0 cannot join a string
+    # a group without values has no sum yet: what nothing adds up to depends on other partitions,
+    # and of Python objects a 0 cannot join a string
     sums = reducer.by(values).sum(min_count=1)
     return {"sum": (sums.astype(object) if is_plain(values.dtype) else sums).array}
 
@@ -189,12 +178,11 @@ def _iprod(reducer: Reducer, values: pd.Series) -> Fields:
 
 
 def _fprod(reducer: Reducer, values: pd.Series) -> Fields:
-    if is_complex(values.dtype):
-        return {"prod": _products(reducer, values)}
     filled = _filled(values, 1.0)
     if filled is not None:
         return {"prod": _products(reducer, filled, skipna=False)}
-    return {"prod": _products(reducer, pd.Series(floats_of(values)))}
+    numbers = values if is_complex(values.dtype) else _float_series(values)
+    return {"prod": _products(reducer, numbers)}
 
 
 def _products(reducer: Reducer, values: pd.Series, skipna: bool = True) -> npt.NDArray[Any]:
@@ -209,11 +197,14 @@ def _limbs(reducer: Reducer, values: pd.Series) -> Fields:
     if isinstance(values.dtype, pd.ArrowDtype):
         values = pd.Series(values.array.to_numpy())
     ticks = np.where(values.notna(), np.asarray(values.array.view("int64")), 0)
-    # two halves that cannot overflow below 2**31 rows make the sum of 64-bit ticks exact
-    return {
-        "hi": reducer.sum(pd.Series(ticks >> 32)),
-        "lo": reducer.sum(pd.Series(ticks & 0xFFFFFFFF)),
-    }
+    high, low = _halves(reducer, ticks)
+    return {"hi": high, "lo": low}
+
+
+def _halves(reducer: Reducer, integers: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
+    """Exact sums of 64-bit integers, in two halves that cannot overflow below 2**31 rows."""
+    halves = (half.astype(np.int64, copy=False) for half in (integers >> 32, integers & _LOW))
+    return [np.asarray(reducer.sum(pd.Series(half))) for half in halves]
 
 
 def _sums(reducer: Reducer, values: pd.Series) -> Any:
@@ -281,12 +272,9 @@ def _extreme(
     return {"value": best.array, "label": label, "nulls": nulls}
 
 
-def _merge_extreme(state: str) -> Merge:
-    def merge_extreme(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
-        nulls = _sums(reducer, fields["nulls"])
-        return _extreme(reducer, state, fields["value"], fields["label"], nulls)
-
-    return merge_extreme
+def _merge_extreme(reducer: Reducer, fields: dict[str, pd.Series], state: str) -> Fields:
+    nulls = _sums(reducer, fields["nulls"])
+    return _extreme(reducer, state, fields["value"], fields["label"], nulls)
 
 
 # Moments.
@@ -316,15 +304,29 @@ def _update_moments(reducer: Reducer, values: pd.Series) -> Fields:
     return {"n": n, "mean": mean, "m2": np.where(n == 0, 0.0, m2)}
 
 
-def _merge_moments(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
-    # Chan, Golub, LeVeque 1979, equation 1.5b, for any number of parts at once
-    n, means, m2 = (fields[name].to_numpy() for name in ("n", "mean", "m2"))
+def _merge_centred(
+    reducer: Reducer,
+    fields: dict[str, pd.Series],
+    means: Sequence[str],
+    products: Mapping[str, tuple[str, str]],
+) -> Fields:
+    """Merge counts, means and sums of products of deviations from the means.
+
+    Chan, Golub, LeVeque 1979, equation 1.5b, for any number of parts at once.
+    """
+    n = fields["n"].to_numpy()
     total = np.asarray(_sums(reducer, fields["n"]))
+    merged: Fields = {"n": total}
+    deviations = {}
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = _weighted_mean(reducer, n, means, total)
-        spread = n * (means - mean[reducer.codes]) ** 2
-    merged = m2 + np.where(n > 0, spread, 0.0)
-    return {"n": total, "mean": mean, "m2": np.bincount(reducer.codes, merged, reducer.n)}
+        for name in means:
+            parts = fields[name].to_numpy()
+            merged[name] = _weighted_mean(reducer, n, parts, total)
+            deviations[name] = parts - merged[name][reducer.codes]
+        for name, (a, b) in products.items():
+            spread = np.where(n > 0, n * (deviations[a] * deviations[b]), 0.0)
+            merged[name] = np.bincount(reducer.codes, fields[name].to_numpy() + spread, reducer.n)
+    return merged
 
 
 def _weighted_mean(
@@ -359,28 +361,13 @@ def _update_comoments(reducer: Reducer, x: Floats, y: Floats) -> Fields:
     return {"n": n, "mx": mx, "my": my, **sums}
 
 
-def _merge_comoments(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
-    n = fields["n"].to_numpy()
-    total = np.asarray(_sums(reducer, fields["n"]))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mx = _weighted_mean(reducer, n, fields["mx"].to_numpy(), total)
-        my = _weighted_mean(reducer, n, fields["my"].to_numpy(), total)
-        dx = fields["mx"].to_numpy() - mx[reducer.codes]
-        dy = fields["my"].to_numpy() - my[reducer.codes]
-    result: Fields = {"n": total, "mx": mx, "my": my}
-    for name, product in (("cxx", dx * dx), ("cxy", dx * dy), ("cyy", dy * dy)):
-        part = fields[name].to_numpy() + np.where(n > 0, n * product, 0.0)
-        result[name] = np.bincount(reducer.codes, part, reducer.n)
-    return result
-
-
 _UPDATES: dict[str, Update] = {
     "count": _count,
     "isum": _isum,
     "fsum": _fsum,
     "osum": _osum,
     "xsum": _xsum,
-    "concat": _concat,
+    "concat": _osum,
     "iprod": _iprod,
     "fprod": _fprod,
     "any": _truth("any"),
@@ -395,26 +382,25 @@ _UPDATES: dict[str, Update] = {
 
 
 def _merge_of(state: State) -> Merge:
-    """The merge of a state whose fields merge one by one."""
+    """The merge of a state whose fields merge one by one, as they are updated if by no other."""
     if state.binned:
         return _merge_exact
-    if state.merge == "sum":
+    if state.merge == "sum" and state.name != "osum":  # whose sums are no numbers
         return lambda reducer, fields: {f: _sums(reducer, fields[f]) for f in state.fields}
     if state.merge == "prod":
         return lambda reducer, fields: {"prod": _products(reducer, fields["prod"], skipna=False)}
-    return _merge_like_update(state)
-
-
-def _merge_like_update(state: State) -> Merge:
     (field,) = state.fields
     return lambda reducer, fields: _UPDATES[state.name](reducer, fields[field])
 
 
 _MERGES: dict[str, Merge] = {
     **{state.name: _merge_of(state) for state in STATES.values() if state.merge},
-    "osum": _merge_like_update(STATES["osum"]),
-    "moments": _merge_moments,
-    "idxmin": _merge_extreme("idxmin"),
-    "idxmax": _merge_extreme("idxmax"),
-    "comoments": _merge_comoments,
+    "moments": partial(_merge_centred, means=("mean",), products={"m2": ("mean", "mean")}),
+    "idxmin": partial(_merge_extreme, state="idxmin"),
+    "idxmax": partial(_merge_extreme, state="idxmax"),
+    "comoments": partial(
+        _merge_centred,
+        means=("mx", "my"),
+        products={"cxx": ("mx", "mx"), "cxy": ("mx", "my"), "cyy": ("my", "my")},
+    ),
 }

@@ -176,11 +176,8 @@ def test_one_signature_per_loop(monkeypatch):
             for state in ("count", "min", "moments"):
                 update(Reducer(codes, groups.n), state, [column], column.index)
     assert len(loops.reduce_floats.signatures) == 1
-    compiled.sums(compiled.read_only(np.zeros(9), "int32"), 1, [np.ones(9)] * 4, True, True, 1)
-    assert len(loops.sum_columns.signatures) == 2
     assert len(loops.reduce_integers.signatures) == 2
     assert len(loops.number_integers.signatures) == 1
-    assert len(loops.number_pairs.signatures) == 1
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
@@ -195,14 +192,6 @@ def test_numbers_of_integers(dtype, data):
     assert present[codes].tolist() == offsets
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6)), min_size=1))
-def test_numbers_of_pairs(pairs):
-    left, right = (np.array(side) for side in zip(*pairs, strict=True))
-    codes, present = compiled.number_pairs(left, right, 7, 28)
-    assert present[codes].tolist() == (left * 7 + right).tolist()
-    assert len(set(codes.tolist())) == len(set(pairs)) == len(present)
-
-
 @pytest.mark.parametrize(
     "words", [["a", "b"], ["x1234567", "x1234568"], ["id0000000001", "id0000999999"]]
 )
@@ -211,7 +200,7 @@ def test_numbers_of_strings(words, cut):
     column = pd.Series(words * compiled.LEAST_ROWS, dtype="str").iloc[cut:]
     packed = strings.pack(column)
     codes, present = packed.numbers()
-    back = strings.unpack(present[codes], packed.packing, column.dtype)
+    back = packed.unpack(present[codes], column.dtype)
     assert back.tolist() == column.tolist()
     assert codes.tolist() == pd.factorize(column)[0].tolist()
 
@@ -278,86 +267,11 @@ def test_wide_partitions_are_reduced_by_the_loops():
     reducer = Reducer(codes, 9)
     for column in columns:
         reducer.expect("fsum", column)
-    with mock.patch.object(compiled, "sums", wraps=compiled.sums) as together:
+    with mock.patch.object(compiled, "reduce", wraps=compiled.reduce) as reduce:
         sums = [update(reducer, "fsum", [c], c.index)["sum"] for c in columns]
-    assert [len(call.args[2]) for call in together.call_args_list] == [4, 1, 1]
+    assert reduce.call_count == 6
     expected = [c.groupby(codes).sum().to_numpy() for c in columns]
     np.testing.assert_allclose(sums, expected, rtol=1e-14)
-
-
-@pytest.mark.parametrize("counts", [False, True])
-@pytest.mark.parametrize("skipna", [False, True])
-@pytest.mark.parametrize("lanes", [1, 4])
-@given(rows=st.lists(st.tuples(st.integers(0, GROUPS - 2), *[FLOATS] * 4), min_size=1, max_size=40))
-def test_columns_summed_together_are_those_of_one_by_one(counts, skipna, lanes, rows):
-    codes, *columns = (np.array(column) for column in zip(*rows, strict=True))
-    columns = [column.astype(np.float64) for column in columns]
-    codes = compiled.read_only(codes, np.int32)
-    wanted = ("sum", "count") if counts else ("sum",)
-    together = compiled.sums(codes, GROUPS, columns, counts, skipna, lanes)
-    for column, made in zip(columns, together, strict=True):
-        one = compiled.reduce(codes, GROUPS, column, wanted, skipna, lanes)
-        assert made.keys() == one.keys()
-        for field in wanted:
-            assert made[field].dtype == one[field].dtype
-            np.testing.assert_array_equal(made[field], one[field])
-
-
-def test_columns_of_which_more_is_wanted_are_reduced_apart():
-    rng = np.random.default_rng(0)
-    columns = [pd.Series(rng.random(compiled.LEAST_ROWS)) for _ in range(10)]
-    codes = rng.integers(0, 9, compiled.LEAST_ROWS)
-    reducer = Reducer(codes, 9)
-    for i, column in enumerate(columns):
-        reducer.expect("fsum", column)
-        if i < 5:
-            reducer.expect("count", column)
-    reducer.expect("min", columns[9])
-    with mock.patch.object(compiled, "sums", wraps=compiled.sums) as together:
-        sums = [update(reducer, "fsum", [c], c.index)["sum"] for c in columns]
-    # the fifth that is counted, and the one with an extreme, are alone
-    calls = [call.args[2:4] for call in together.call_args_list]
-    assert [counts for read, counts in calls if len(read) == 4] == [True, False]
-    expected = [c.groupby(codes).sum().to_numpy() for c in columns]
-    np.testing.assert_allclose(sums, expected, rtol=1e-14)
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("groups", [3, 700, 5000])
-def test_rows_from_memory_have_many_accumulators(groups, dtype):
-    rows = compiled._ROWS_FROM_MEMORY
-    rng = np.random.default_rng(groups)
-    values = rng.normal(1e6, 1.0, rows).astype(dtype)
-    values[::7] = np.nan
-    codes = rng.integers(0, groups, rows)
-    with mock.patch.object(compiled, "_folded", wraps=compiled._folded) as folded:
-        made = reduced(codes, values, ("sum", "count", "min", "max"), n=groups, lanes=1)
-        alone = reduced(codes, values, ("sum",), n=groups, lanes=1)
-        few = reduced(codes[:-1], values[:-1], ("sum",), n=groups, lanes=1)
-    assert folded.call_count == (2 if groups < 5000 else 0)
-    grouped = pd.Series(values.astype("float64")).groupby(codes)
-    np.testing.assert_allclose(made["sum"], grouped.sum(), rtol=1e-15)
-    np.testing.assert_allclose(alone["sum"], grouped.sum(), rtol=1e-15)
-    np.testing.assert_array_equal(made["count"], grouped.count())
-    np.testing.assert_array_equal(made["min"], grouped.min())
-    np.testing.assert_array_equal(made["max"], grouped.max())
-    last = np.arange(groups) == codes[-1]
-    np.testing.assert_allclose(few["sum"][~last], alone["sum"][~last], rtol=1e-15)
-
-
-def test_many_groups_are_summed_column_by_column():
-    rows = compiled.LEAST_ROWS
-    assert compiled.sums_pay(rows, rows // 16)
-    assert not compiled.sums_pay(rows, rows // 8)
-    columns = [pd.Series(np.ones(rows)) for _ in range(4)]
-    codes = np.arange(rows) % (rows // 8)
-    reducer = Reducer(codes, rows // 8)
-    for column in columns:
-        reducer.expect("fsum", column)
-    with mock.patch.object(compiled, "sums", wraps=compiled.sums) as together:
-        sums = [update(reducer, "fsum", [c], c.index)["sum"] for c in columns]
-    assert [len(call.args[2]) for call in together.call_args_list] == [1] * 4
-    assert all((s == 8.0).all() for s in sums)
 
 
 def test_without_the_compiler_pandas_reduces(monkeypatch):
@@ -408,10 +322,11 @@ WIDE = {
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | WIDE["int64"], min_size=1, max_size=50))
 def test_numbers_and_integers(values):
     array = np.array(values, np.int64)
-    codes, present = compiled.number_hashed(array)
     expected, uniques = pd.factorize(array)
-    assert codes.tolist() == expected.tolist()
-    assert present.tolist() == uniques.tolist()
+    for step in (None, 1, 3):
+        codes, present = compiled.number_hashed(array, step)
+        assert codes.tolist() == expected.tolist()
+        assert present.tolist() == uniques.tolist()
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 1000])
@@ -459,13 +374,11 @@ VALUES = st.sampled_from([0.0, -0.0, 1.5, 2.5, -3.0, np.inf, -np.inf, np.nan, 1e
 ROWS = st.lists(st.tuples(st.integers(0, 5), VALUES), max_size=60)
 
 
-@pytest.mark.parametrize("least", [0, 1 << 40], ids=["numpy", "loop"])
 @given(rows=ROWS)
-def test_medians_are_those_of_pandas(least, rows):
+def test_medians_are_those_of_pandas(rows):
     codes = np.array([code for code, _ in rows], np.int32)
     values = np.array([value for _, value in rows], np.float64)
-    with mock.patch.object(compiled, "_NUMPY_ROWS", least):
-        found = compiled.medians(codes, 7, values)
+    found = compiled.medians(codes, 7, values)
     expected = pd.Series(values).groupby(codes).median().reindex(range(7)).to_numpy()
     np.testing.assert_array_equal(found, expected)
 

@@ -21,7 +21,7 @@ from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.host import compiled
 from dask_gpuagg.engines.host import reducer as reducer_module
 from dask_gpuagg.engines.host.grouping import group
-from dask_gpuagg.engines.host.reducer import Fields, Reducer, exact_bins
+from dask_gpuagg.engines.host.reducer import Fields, Reducer
 from dask_gpuagg.engines.host.states import merge, update
 
 _FLOATS = st.sampled_from([0.0, -0.0, 1.5, -2.25, 1e9 + 1, 1e9 + 2, np.inf, -np.inf, 0.1])
@@ -330,6 +330,12 @@ _x = _rng.normal(size=ROWS) * 10.0 ** _rng.integers(-30, 30, ROWS)
 _words = _rng.integers(0, 2**53, ROWS, dtype=np.uint64).view(np.float64)
 
 
+def exact_sums_of(values: np.ndarray, nan_is_null: bool, by_loops: bool) -> Fields:
+    """Sums without rounding, by the compiled loops or by NumPy."""
+    with mock.patch.object(compiled, "LEAST_ROWS", 1 if by_loops else 2 * ROWS):
+        return Reducer(_codes, GROUPS).exact_sums(values, nan_is_null)
+
+
 @pytest.mark.parametrize("by_loops", [True, False])
 @pytest.mark.parametrize("block", [1 << 30, 700])
 @pytest.mark.parametrize("values", [_x, _words, _x * 0, _x.round(), np.full(ROWS, 0.1)])
@@ -337,7 +343,7 @@ def test_sums_are_those_of_fsum(
     values: np.ndarray, block: int, by_loops: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reducer_module, "_ROWS_OF_A_BIN", block)
-    fields = exact_bins(_codes, GROUPS, values, True, by_loops)
+    fields = exact_sums_of(values, True, by_loops)
     assert fields.keys().isdisjoint(exact_sums.SPECIAL)
     made = exact_sums.total({exact_sums.COUNT: np.zeros(GROUPS, np.int64)} | fields, np)
     assert made.tolist() == [math.fsum(values[_codes == g]) for g in range(GROUPS)]
@@ -348,12 +354,12 @@ def test_sums_are_those_of_fsum(
 def test_values_that_are_not_finite_are_counted(nan_is_null: bool, by_loops: bool) -> None:
     values = _x.copy()
     values[::7], values[1::7], values[2::7] = np.nan, np.inf, -np.inf
-    fields = exact_bins(_codes, GROUPS, values, nan_is_null, by_loops)
+    fields = exact_sums_of(values, nan_is_null, by_loops)
     assert ("nan" in fields) is not nan_is_null
     for name, which in {"above": values == np.inf, "below": values == -np.inf}.items():
         assert fields[name].tolist() == [which[_codes == g].sum() for g in range(GROUPS)]
     rest = np.where(np.isfinite(values), values, 0.0)
-    finite = exact_bins(_codes, GROUPS, rest, nan_is_null, by_loops)
+    finite = exact_sums_of(rest, nan_is_null, by_loops)
     n = {exact_sums.COUNT: np.zeros(GROUPS, np.int64)}
     bins = {name: v for name, v in fields.items() if name not in exact_sums.SPECIAL}
     sums = exact_sums.total(n | bins, np), exact_sums.total(n | finite, np)
@@ -363,5 +369,5 @@ def test_values_that_are_not_finite_are_counted(nan_is_null: bool, by_loops: boo
 @pytest.mark.parametrize("by_loops", [True, False])
 @pytest.mark.parametrize("fill", [np.nan, np.inf, 0.0])
 def test_no_number_at_all(fill: float, by_loops: bool) -> None:
-    fields = exact_bins(_codes, GROUPS, np.full(ROWS, fill), True, by_loops)
+    fields = exact_sums_of(np.full(ROWS, fill), True, by_loops)
     assert list(fields) == (["above"] if fill == np.inf else [])
