@@ -77,7 +77,7 @@ def cluster_problem(client: Any | None = None) -> str | None:
             return _no_answer()
         if workers <= _checked[client]:
             return None
-    problem: str | None = client.sync(_check, client)
+    problem: str | None = check_cluster(client)
     return problem
 
 
@@ -101,14 +101,16 @@ def check_cluster(client: Any | None = None) -> Any:
         such a client run stock until it has been awaited.
     """
     client = client or current_client()
-    return None if client is None else client.sync(_check, client)
+    if client is None:
+        return None
+    # to ask a scheduler that is gone takes as long as a connection is tried
+    if not client.asynchronous and client.status != "running":
+        return "the client is not connected to its scheduler"
+    return client.sync(_check, client)
 
 
 async def _check(client: Any) -> str | None:
     """Compare the versions, and remember the workers that were asked where nothing is wrong."""
-    # to ask a scheduler that is gone takes as long as a connection is tried
-    if client.status != "running":
-        return "the client is not connected to its scheduler"
     if time.monotonic() - _silent.get(client, -math.inf) < _SILENT_FOR:
         return _no_answer()
     limit = patience()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from typing import Any
 
 import dask
 import dask.dataframe as dd
@@ -15,7 +16,7 @@ from dask.dataframe.dask_expr import _groupby as G
 from dask_gpuagg.planning.nodes import GroupByMerge, GroupByTree
 
 # functions that are wrapped, and their parameters
-_SIGNATURES = {
+_SIGNATURES: dict[tuple[Any, str], str] = {
     (Expr, "lower_once"): "self lowered",
     (G.GroupBy, "__init__"): "self obj by group_keys sort observed dropna slice",
     (G.GroupBy, "aggregate"): "self arg split_every split_out shuffle_method kwargs",
@@ -33,7 +34,7 @@ RELABELLING = (
 
 # operands of nodes: one more might change what a query means
 _FLAGS = "split_every split_out sort shuffle_method"
-_OPERANDS = {
+_OPERANDS: dict[Any, str] = {
     G.GroupbyAggregationBase: f"frame arg observed dropna {_FLAGS} _slice",
     G.SingleAggregation: f"frame observed dropna chunk_kwargs aggregate_kwargs _slice {_FLAGS}",
     E.ToFrame: "frame name",

@@ -24,7 +24,7 @@ from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.settings import for_tasks, settings
 
 # the logical classes that reduce groups, and the aggregation of each
-_CLASSES = (
+_CLASSES: tuple[type, ...] = (
     *(G.Sum, G.Prod, G.Min, G.Max, G.First, G.Last, G.Count, G.Size, G.IdxMin, G.IdxMax),
     *(G.Mean, G.Var, G.Std, G.NUnique, G.Median, G.Unique, G.Cov, G.Corr),
 )

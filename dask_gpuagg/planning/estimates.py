@@ -278,7 +278,8 @@ def _sample(query: GroupByQuery, pairs: Sequence[int]) -> GroupEstimate:
     steps: list[Step] = [(gpuagg_chunk, _keys_only(query), ())]
     steps += [(gpuagg_sample, _keys_only(query, value), (value.label,)) for value in values]
     partials, *of_pairs = _of_three(_lowered(frame, query.by), *steps)
-    npartitions, samples = int(frame.npartitions), []
+    npartitions = int(frame.npartitions)
+    samples = []
     for partial in partials:
         keys = [_on_host(partial["groups"][f"k{i}"]) for i in range(len(plan.keys))]
         samples.append(KeySample(keys, len(keys[0]), len(keys[0])))

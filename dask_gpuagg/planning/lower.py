@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Any
 
 import dask
 from dask.dataframe.dask_expr import _expr as E
@@ -167,7 +168,7 @@ def _exchange(
         partials = _partials(query, chunks, buckets)
         return nodes.GroupByExchange(partials, plan, promised, buckets, decision)
     pieces = nodes.GroupByPieces(_partials(query, chunks), plan, buckets)
-    order = {"ignore_index": True, "original_partitioning_index": [PARTITION]}
+    order: dict[str, Any] = {"ignore_index": True, "original_partitioning_index": [PARTITION]}
     shuffled = Shuffle(pieces, PARTITION, buckets, method=method, **order)
     return nodes.GroupByMerge(shuffled, plan, promised, decision)
 
