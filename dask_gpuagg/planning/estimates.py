@@ -205,7 +205,7 @@ def rows_of(frame: Expr) -> int | None:
     return max(numbers) if numbers and len(numbers) == len(rows) else None
 
 
-def _is_plain(node: Expr) -> bool:
+def _is_plain(node: Any) -> bool:
     return isinstance(node, Blockwise | IO) and not isinstance(node, USER_FUNCTIONS)
 
 
@@ -219,7 +219,7 @@ def _rows_held(source: Expr) -> int | None:
     return sum(map(len, data)) if data and all(hasattr(type(v), "dtypes") for v in data) else None
 
 
-def _nodes_of(query: GroupByQuery) -> list[Expr]:
+def _nodes_of(query: GroupByQuery) -> list[Any]:
     return [node for root in (query.frame, *expressions(query.by)) for node in root.walk()]
 
 
@@ -306,8 +306,9 @@ def _lowered(frame: Expr, by: Sequence[Any]) -> Chunks:
 
     It is not tuned: that would fuse the chosen partitions with their neighbours.
     """
-    lowered = (b.simplify().lower_completely() if isinstance(b, Expr) else b for b in by)
-    return Chunks(frame.simplify().lower_completely(), tuple(lowered), (), workers=0, inside=())
+    lowered: Any = frame.simplify().lower_completely()
+    keys = (b.simplify().lower_completely() if isinstance(b, Expr) else b for b in by)
+    return Chunks(lowered, tuple(keys), (), workers=0, inside=())
 
 
 # A task, its plan, and the keys that it has besides.

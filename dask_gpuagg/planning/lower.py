@@ -122,7 +122,7 @@ def _is_spread(query: GroupByQuery, decision: Routing) -> bool:
     pair is sent once either way, and a tree costs less as long as all fit one output.
     """
     if query.frame.npartitions == 1 or query.plan.rows:
-        return query.frame.npartitions > 1
+        return bool(query.frame.npartitions > 1)
     if not query.plan.pairs or query.on_device or query.shuffle_method:
         return False
     return get_default_shuffle_method() != "p2p" or (decision.pair_bytes or 0) > BYTES_ON_HOST

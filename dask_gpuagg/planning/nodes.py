@@ -170,8 +170,9 @@ class GroupByChunks(GroupByNode):
         return len(self.chunks)
 
     def _layer(self) -> dict[Any, Any]:
-        reduce = tasks.gpuagg_chunk
-        return self.chunks.layer(self._name, reduce, plan=self.plan, pieces=self.pieces)
+        options = {"plan": self.plan, "pieces": self.pieces}
+        layer: dict[Any, Any] = self.chunks.layer(self._name, tasks.gpuagg_chunk, **options)
+        return layer
 
 
 class GroupByChunkDirect(GroupByNode):
@@ -184,7 +185,7 @@ class GroupByChunkDirect(GroupByNode):
         divided = self.outputs > 1
         name = f"gpuagg_chunk-{self.deterministic_token}" if divided else self._name
         options = {"plan": self.plan, "meta": self.promised.sent, "outputs": self.outputs}
-        layer = self.chunks.layer(name, tasks.gpuagg_chunk_direct, **options)
+        layer: dict[Any, Any] = self.chunks.layer(name, tasks.gpuagg_chunk_direct, **options)
         return layer | _taken_apart((name, 0), _keys_of(self)) if divided else layer
 
     def _steps(self) -> dict[str, int]:
@@ -257,8 +258,8 @@ class GroupByExchange(GroupByNode):
                 barriers.append((barrier, i))
         after: dict[str, Any] = {"after": _refs(barriers)} if barriers else {}
         for j, key in enumerate(_keys_of(self)):
-            pieces = _refs([(piece, j, i) for i in range(len(splits))])
-            arguments = (pieces, plan, self.promised.sent, (j, outputs))
+            of_output = _refs([(piece, j, i) for i in range(len(splits))])
+            arguments = (of_output, plan, self.promised.sent, (j, outputs))
             layer[key] = Task(key, tasks.gpuagg_finalize, *arguments, **after)
         return layer
 
