@@ -9,40 +9,31 @@ from __future__ import annotations
 import math
 import sys
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import dask
 from dask.utils import parse_timedelta
 
 from dask_gpuagg._version import __version__
 
-_RUNNING = "running"
 HERE = "this process"
 
 # sent as text: without the package a function of ours cannot be unpickled there
 _PROBE = "__import__('dask_gpuagg._version', fromlist=['__version__']).__version__"
 
-# to ask a scheduler that is gone takes as long as a connection is tried
-_NOT_CONNECTED = "the client is not connected to its scheduler"
+# of each client the workers that were found to be fine, as ``identities`` has them; when one did
+# not answer; the time of the last request, and the workers; the device memory of these
+_checked: WeakKeyDictionary[Any, frozenset[str]] = WeakKeyDictionary()
+_silent: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+_seen: WeakKeyDictionary[Any, tuple[float, frozenset[str]]] = WeakKeyDictionary()
+_device_memory: WeakKeyDictionary[Any, dict[str, int]] = WeakKeyDictionary()
 
-# per client: the workers that were found to be fine, as ``identities`` has them
-_checked: weakref.WeakKeyDictionary[Any, frozenset[str]] = weakref.WeakKeyDictionary()
-
-# per client: when it was found that some worker does not answer
-_silent: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
-# seconds for which that is taken for true: each query would wait for it
+# seconds for which a worker is taken for silent: each query would wait for it
 _SILENT_FOR = 60.0
-
-# per client: the time of the last request, and the workers of the cluster
-_seen: weakref.WeakKeyDictionary[Any, tuple[float, frozenset[str]]] = weakref.WeakKeyDictionary()
 # seconds for which an answer is reused: planning asks several times for one query
 GOOD_FOR = 1.0
-
-# per client: the device memory of its workers, by identity
-_device_memory: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
 
 
 def current_client() -> Any | None:
@@ -65,17 +56,9 @@ def protocol() -> str:
 
 
 def cluster_problem(client: Any | None = None) -> str | None:
-    """Why a cluster cannot run planned queries.
+    """Say why the cluster of a client, or the current one, cannot run planned queries.
 
-    Parameters
-    ----------
-    client : distributed.Client, optional
-        The current client by default.
-
-    Returns
-    -------
-    str or None
-        ``None`` when there is no cluster or nothing is wrong with it.
+    ``None`` without a cluster, or where nothing is wrong with it.
     """
     client = client or current_client()
     if client is None:
@@ -84,18 +67,18 @@ def cluster_problem(client: Any | None = None) -> str | None:
         if client in _checked:
             return None
         return "the client is asynchronous: await dask_gpuagg.check_cluster(client) once before"
-    if client.status != "running":
-        return _NOT_CONNECTED
-    if client not in _checked:
-        return _check_now(client)
-    workers = seen_workers(client)
-    try:
-        workers = workers or frozenset(
-            client.run_on_scheduler(identities, callback_timeout=patience())
-        )
-    except TimeoutError:
-        return _no_answer()
-    return None if workers <= _checked[client] else _check_now(client)
+    if client.status == "running" and client in _checked:
+        workers = seen_workers(client)
+        try:
+            workers = workers or frozenset(
+                client.run_on_scheduler(identities, callback_timeout=patience())
+            )
+        except TimeoutError:
+            return _no_answer()
+        if workers <= _checked[client]:
+            return None
+    problem: str | None = check_cluster(client)
+    return problem
 
 
 def is_checked(client: Any) -> bool:
@@ -120,96 +103,54 @@ def check_cluster(client: Any | None = None) -> Any:
     client = client or current_client()
     if client is None:
         return None
-    if not client.asynchronous:
-        return _check_now(client) if client.status == "running" else _NOT_CONNECTED
-
-    async def check() -> str | None:
-        limit = patience()
-        try:
-            workers = await client.run(eval, _PROBE, on_error="return", callback_timeout=limit)
-            try:
-                scheduler = await client.run_on_scheduler(eval, _PROBE, callback_timeout=limit)
-            except ImportError as error:
-                scheduler = error
-            problem = _verdict(scheduler, workers)
-            if problem is None:
-                identified = await client.run_on_scheduler(identities, callback_timeout=limit)
-                _keep(client, workers, identified)
-        except TimeoutError:
-            return _no_answer()
-        return problem
-
-    return check()
+    # to ask a scheduler that is gone takes as long as a connection is tried
+    if not client.asynchronous and client.status != "running":
+        return "the client is not connected to its scheduler"
+    return client.sync(_check, client)
 
 
-def _check_now(client: Any) -> str | None:
+async def _check(client: Any) -> str | None:
+    """Compare the versions, and remember the workers that were asked where nothing is wrong."""
     if time.monotonic() - _silent.get(client, -math.inf) < _SILENT_FOR:
         return _no_answer()
     limit = patience()
     try:
-        workers = client.run(eval, _PROBE, on_error="return", callback_timeout=limit)
+        workers = await client.run(eval, _PROBE, on_error="return", callback_timeout=limit)
         try:
-            scheduler = client.run_on_scheduler(eval, _PROBE, callback_timeout=limit)
+            scheduler = await client.run_on_scheduler(eval, _PROBE, callback_timeout=limit)
         except ImportError as error:
             scheduler = error
-        problem = _verdict(scheduler, workers)
-        if problem is None:
-            identified = client.run_on_scheduler(identities, callback_timeout=limit)
-            _keep(client, workers, identified)
+        versions = {f"worker {address}": version for address, version in workers.items()}
+        for place, version in {"the scheduler": scheduler, **versions}.items():
+            if isinstance(version, BaseException):
+                return f"{place} cannot import dask_gpuagg: {version}"
+            if version != __version__:
+                return f"{place} has dask_gpuagg {version}, the client has {__version__}"
+        identified = await client.run_on_scheduler(identities, callback_timeout=limit)
     except TimeoutError:
         _silent[client] = time.monotonic()
         return _no_answer()
-    return problem
+    _silent.pop(client, None)
+    _checked[client] = frozenset(name for name, address in identified.items() if address in workers)
+    return None
 
 
 def _no_answer() -> str:
     return f"the scheduler or a worker did not answer within {patience():g} s"
 
 
-def _keep(client: Any, workers: dict[str, Any], identified: dict[str, str]) -> None:
-    """Remember the workers that were asked, as they are named on the scheduler."""
-    _silent.pop(client, None)
-    _checked[client] = frozenset(name for name, address in identified.items() if address in workers)
-
-
-def _verdict(scheduler: Any, workers: dict[str, Any]) -> str | None:
-    places = {"the scheduler": scheduler}
-    places |= {f"worker {address}": version for address, version in workers.items()}
-    for place, version in places.items():
-        if isinstance(version, BaseException):
-            return f"{place} cannot import dask_gpuagg: {version}"
-        if version != __version__:
-            return f"{place} has dask_gpuagg {version}, the client has {__version__}"
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The worker that holds the data of one key.
-
-    Attributes
-    ----------
-    worker : str
-        Address of a running worker.
-    nbytes : int
-        As the worker measured it.
-    """
+class Place(NamedTuple):
+    """The data of one key: the address of a running worker that holds it, and its bytes there."""
 
     worker: str
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerSize:
+class WorkerSize(NamedTuple):
     """The resources of one worker.
 
-    Attributes
-    ----------
-    threads : int
-    device_memory : int
-        Bytes of its GPU; 0 where it has none, or where that was not asked.
-    memory : int
-        Bytes of the host that it may use; 0 where that is not limited.
+    The bytes of its GPU are 0 where it has none or was not asked, and those of the host where they
+    are not limited.
     """
 
     threads: int
@@ -217,17 +158,8 @@ class WorkerSize:
     memory: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Places of keys, and the workers of the cluster.
-
-    Attributes
-    ----------
-    of_key : mapping of key to Place
-        Without the keys that no running worker holds.
-    workers : mapping of str to WorkerSize
-        The running workers, by address.
-    """
+class Places(NamedTuple):
+    """Places of the keys that a running worker holds, and the running workers by address."""
 
     of_key: Mapping[Any, Place]
     workers: Mapping[str, WorkerSize]
@@ -240,19 +172,17 @@ def ask(client: Any, keys: Sequence[Any], device: bool) -> Places:
     _seen[client] = time.monotonic(), frozenset(everyone)
     of_key = {key: Place(*place) for key, place in zip(keys, held, strict=True) if place}
     # without the workers that are gone
-    remembered = _device_memory.get(client, {})
-    memory = {name: remembered[name] for name in everyone if name in remembered}
-    address_of = {name: address for name, address in everyone.items() if address in running}
-    new = {name: a for name, a in address_of.items() if name not in memory} if device else {}
+    memory = {n: nbytes for n, nbytes in _device_memory.get(client, {}).items() if n in everyone}
+    name_of = {address: name for name, address in everyone.items()}
+    new = [address for address in running if device and name_of[address] not in memory]
     if new:
-        asked = list(new.values())
+        answers = client.run(device_bytes, workers=new, on_error="return", callback_timeout=limit)
         # workers of the host beside those of GPUs cannot import what it needs
-        answers = client.run(device_bytes, workers=asked, on_error="return", callback_timeout=limit)
-        memory |= {name: _bytes_or_none(answers.get(address)) for name, address in new.items()}
+        numbers = {address: answer for address, answer in answers.items() if type(answer) is int}
+        memory |= {name_of[address]: numbers.get(address, 0) for address in new}
     _device_memory[client] = memory
-    of_worker = {address: memory.get(name, 0) for name, address in address_of.items()}
     sizes = {
-        address: WorkerSize(threads, of_worker[address], nbytes)
+        address: WorkerSize(threads, memory.get(name_of[address], 0), nbytes)
         for address, (threads, nbytes) in running.items()
     }
     return Places(of_key, sizes)
@@ -269,10 +199,6 @@ def device_memory(client: Any) -> list[int]:
     return [nbytes for nbytes in _device_memory.get(client, {}).values() if nbytes]
 
 
-def _bytes_or_none(answer: Any) -> int:
-    return answer if isinstance(answer, int) else 0
-
-
 def device_bytes() -> int:
     """Bytes of the memory of a worker's GPU; ``ask`` runs it there."""
     import cupy  # only such workers have it
@@ -285,7 +211,7 @@ def look_up(
     keys: Sequence[Any], dask_scheduler: Any = None
 ) -> tuple[list[tuple[str, int] | None], dict[str, tuple[int, int]], dict[str, str]]:
     """Answer ``ask`` on the scheduler, in plain tuples, which cost little to send."""
-    running = {w.address: w for w in dask_scheduler.workers.values() if w.status.name == _RUNNING}
+    running = {w.address: w for w in dask_scheduler.workers.values() if w.status.name == "running"}
     held = [_held(dask_scheduler.tasks.get(key), running) for key in keys]
     sizes = {address: (w.nthreads, int(w.memory_limit or 0)) for address, w in running.items()}
     return held, sizes, identities(dask_scheduler)
@@ -314,32 +240,16 @@ def _held(task: Any, running: Mapping[str, Any]) -> tuple[str, int] | None:
 
 
 class Gathered(NamedTuple):
-    """Answers by the address of a worker, or ``HERE``, and why others are missing.
-
-    Attributes
-    ----------
-    answers : dict of str to object
-    missing : dict of str to str
-    """
+    """Answers by the address of a worker, or ``HERE``, and why others are missing."""
 
     answers: dict[str, Any]
     missing: dict[str, str]
 
 
 def gather(ask: Callable[..., Any], *args: Any) -> Gathered:
-    """Call a function of this package here and on every worker.
+    """Call a function of this package, which pickles by name, here and on every worker.
 
-    Parameters
-    ----------
-    ask : callable
-        Of a module, so that it pickles by name.
-    *args
-        Its arguments.
-
-    Returns
-    -------
-    Gathered
-        Of an asynchronous client, whose workers cannot be waited for, without the workers' answers.
+    The workers of an asynchronous client cannot be waited for: their answers are missing.
     """
     answers: dict[str, Any] = {HERE: ask(*args)}
     missing: dict[str, str] = {}

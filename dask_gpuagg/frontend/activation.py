@@ -45,8 +45,7 @@ def enable() -> None:
         if not patches.process_on:
             _acquire()
             patches.process_on = True
-    block = patches.innermost()
-    if block is not None:
+    if (block := patches.innermost()) is not None:
         block.on = True
 
 
@@ -56,8 +55,7 @@ def disable() -> None:
         if patches.process_on:
             patches.process_on = False
             _release()
-    block = patches.innermost()
-    if block is not None:
+    if (block := patches.innermost()) is not None:
         block.on = False
 
 
@@ -72,12 +70,8 @@ def enabled() -> Iterator[None]:
     BadSetting, RuntimeError
         As by ``enable()``.
     """
-    with _installed():
-        block = patches.enter_block()
-        try:
-            yield
-        finally:
-            patches.leave_block(block)
+    with _installed(), patches.block():
+        yield
 
 
 @contextlib.contextmanager
@@ -130,9 +124,8 @@ def _install() -> None:
             f"Dask {version} is installed. Nothing was changed."
         )
     contract.check()
-    newer = numbers(version) > numbers(NEWEST_DASK) and version not in _trusted
     patches.install(hooks())
-    if not newer:
+    if numbers(version) <= numbers(NEWEST_DASK) or version in _trusted:
         return
     try:
         with dry_run():

@@ -7,8 +7,6 @@ accepts; it keeps Dask's collection for the same call where there is one.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -18,10 +16,9 @@ from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._collection import new_collection
 
 from dask_gpuagg.aggregations import REGISTRY
-from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.extended import extended
-from dask_gpuagg.frontend.metadata import NoResult
+from dask_gpuagg.frontend.metadata import NoResult, is_cudf
 from dask_gpuagg.frontend.patches import install_late
 from dask_gpuagg.frontend.specification import (
     needs_extension,
@@ -53,33 +50,30 @@ def initialize(
     # importing dask_cudf takes seconds and needs a GPU: its classes are wrapped at first use
     for owner in type(self).__mro__:
         if owner.__module__.startswith("dask_cudf.") and "aggregate" in vars(owner):
-            install_late(owner, "aggregate", functools.partial(aggregate_cudf, owner))
-    if kwargs.get("observed") is False and engine_name(obj._meta) == DEVICE:
-        # cuDF's group-by refuses it, even for metadata
-        initialize(original, self, obj, by, *args, **(kwargs | {"observed": True}))
-        self.observed = False
+            install_late(owner, "aggregate", aggregate_cudf)
+    if not is_cudf(obj._meta):
+        original(self, obj, by, *args, **kwargs)
         return
+    # cuDF's group-by refuses observed=False, even for metadata
+    observed = kwargs.get("observed")
+    kwargs |= {"observed": True} if observed is False else {}
     keys = by if isinstance(by, list | tuple) else [by]
-    if obj.ndim == 2 and engine_name(obj._meta) == DEVICE:
+    if obj.ndim == 2:
         keys = [G._clean_by_expr(obj, key) for key in keys]
-        if any(isinstance(key, Expr) for key in keys):
-            _initialize_by_expressions(original, self, obj, keys, *args, **kwargs)
-            return
-    original(self, obj, by, *args, **kwargs)
-
-
-def _initialize_by_expressions(
-    original: Callable[..., Any], self: Any, obj: Any, keys: list[Any], *args: Any, **kwargs: Any
-) -> None:
-    """Initialize with computed keys, which cuDF's group-by would treat as labels."""
-    labels = [key for key in keys if not isinstance(key, Expr)]
-    original(self, obj, labels or [obj.columns[0]], *args, **kwargs)
-    self.by = keys
-    flags = {name: kwargs[name] for name in ("sort", "dropna") if kwargs.get(name) is not None}
-    by = [key._meta if isinstance(key, Expr) else key for key in keys]
-    self._meta = self.obj._meta.groupby(by, **flags)
-    if self._slice is not None:
-        self._meta = self._meta[self._slice]
+    if obj.ndim == 1 or not any(isinstance(key, Expr) for key in keys):
+        original(self, obj, by, *args, **kwargs)
+    else:
+        # it would treat computed keys as labels
+        labels = [key for key in keys if not isinstance(key, Expr)]
+        original(self, obj, labels or [obj.columns[0]], *args, **kwargs)
+        self.by = keys
+        flags = {name: kwargs[name] for name in ("sort", "dropna") if kwargs.get(name) is not None}
+        by = [key._meta if isinstance(key, Expr) else key for key in keys]
+        self._meta = self.obj._meta.groupby(by, **flags)
+        if self._slice is not None:
+            self._meta = self._meta[self._slice]
+    if observed is False:
+        self.observed = False
 
 
 def aggregate(
@@ -95,32 +89,50 @@ def aggregate(
     self = on_own_labels(self)
     flags = {"split_every": split_every, "split_out": split_out, "shuffle_method": shuffle_method}
     stock: Any = None
-    refused: Any = None
+    refused: Exception | None = None
     try:
         stock = original(self, arg, **flags, **kwargs)
     except Exception as error:
         # any type: Dask's metadata code was not written for such specifications
         refused = error
-    try:
+
+    def ours() -> Any:
         spec = read_specification(self, arg, kwargs)
         if stock is not None and not needs_extension(self, spec, arg, kwargs):
-            return stock
-        node = extended(self, spec, flags, stock)
-        if stock is None:
+            return None
+        return extended(self, spec, flags, stock)
+
+    return _collection_of(ours, stock, refused)
+
+
+def _collection_of(ours: Callable[[], Any], stock: Any, refused: Exception | None) -> Any:
+    """The collection of our node, or of Dask where ours is ``None`` or cannot be made.
+
+    Without either Dask's error is raised, if there is one.
+    """
+    try:
+        node = ours()
+        if node is not None and stock is None:
             logical.read(node)
     except Unsupported as refusal:
         if stock is not None:
-            return stock
+            return stock  # lowering will say why
+        if refused is None:
+            raise UnsupportedGroupBy(refusal.reason) from None
         refused.add_note(f"dask_gpuagg cannot run it either: {refusal.reason}")
         raise refused from None
     except Exception as failure:
-        return _stock_or_raise(failure, stock)
-    return new_collection(node)
+        error = failure.error if isinstance(failure, NoResult) else None
+        if stock is None:
+            raise (error or failure) from None
+        reason = str(failure) if error else f"the planner failed: {failure!r}"
+        cause = None if error else failure
+        note_fallback(stock.expr._name, logical.describe(stock.expr), reason, cause=cause)
+        return stock
+    return stock if node is None else new_collection(node)
 
 
-def aggregate_cudf(
-    owner: type, original: Callable[..., Any], self: Any, arg: Any = None, **kwargs: Any
-) -> Any:
+def aggregate_cudf(original: Callable[..., Any], self: Any, arg: Any = None, **kwargs: Any) -> Any:
     """``aggregate`` of dask_cudf's group-bys: our node, with dask_cudf's as a fallback.
 
     Dask's node would make its metadata by running its algorithm on made-up cuDF frames at each
@@ -130,23 +142,20 @@ def aggregate_cudf(
     flags = {"split_every": 8, "split_out": None, "shuffle_method": None}
     flags |= {name: kwargs[name] for name in flags if name in kwargs}
     functions = {k: v for k, v in kwargs.items() if k not in (*flags, "fused")}
-    stock = None
+    stock: Any = None
+    refused: Exception | None = None
     if arg is not None and self.observed:
-        with contextlib.suppress(Exception):  # it may still be ours
+        try:
             stock = original(self, arg, **kwargs)
-    try:
-        spec = read_specification(self, _as_list(arg), functions)
-        node = extended(self, spec, flags, stock)
+        except Exception as error:  # it may still be ours
+            refused = error
+
+    def ours() -> Any:
+        node = extended(self, read_specification(self, _as_list(arg), functions), flags, stock)
         logical.read(node)
-        return new_collection(node)
-    except Unsupported as refusal:
-        reason = refusal.reason
-    except Exception as failure:
-        return _stock_or_raise(failure, stock)
-    if arg is None or not self.observed:
-        raise UnsupportedGroupBy(reason)
-    # lowering reports why it runs stock; otherwise dask_cudf raises its own error
-    return stock if stock is not None else original(self, arg, **kwargs)
+        return node
+
+    return _collection_of(ours, stock, refused)
 
 
 def _as_list(arg: Any) -> Any:
@@ -158,44 +167,32 @@ def _as_list(arg: Any) -> Any:
     return "list" if isinstance(arg, str) and arg == "collect" else arg
 
 
-def _stock_or_raise(failure: Exception, stock: Any) -> Any:
-    """Dask's collection after ours failed, which is reported; without one the error is raised."""
-    error = failure.error if isinstance(failure, NoResult) else None
-    if stock is None:
-        raise (error or failure) from None
-    reason = str(failure) if error else f"the planner failed: {failure!r}"
-    cause = None if error else failure
-    note_fallback(stock.expr._name, logical.describe(stock.expr), reason, cause=cause)
-    return stock
-
-
 def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     """A method of a group-by as our node, where Dask's has no metadata or a wrong answer."""
     self = on_own_labels(self)
-    device = engine_name(self.obj._meta) == DEVICE
+    device = is_cudf(self.obj._meta)
     # there are no matrices of one column; Dask says so
     matrix = name in ("cov", "corr") and isinstance(self, G.SeriesGroupBy)
     if matrix or not (device or name in _HOST_METHODS):
         return original(self, *args, **kwargs)
+    # any type: cuDF's metadata code raises several
+    errors = Exception if device else NotImplementedError
     stock: Any = None
-    error: Exception = UnsupportedGroupBy(f"{name} with observed=False")
+    refused: Exception | None = None
     if self.observed or not device:
         try:
             stock = original(self, *args, **kwargs)
-        except Exception as refused_by_stock:
-            # any type: cuDF's metadata code raises several
-            error = refused_by_stock
-            if not device and not isinstance(error, NotImplementedError):
-                raise
-    try:
+        except errors as error:
+            refused = error
+
+    def ours() -> Any:
         bound = inspect.signature(original).bind(self, *args, **kwargs)
         bound.apply_defaults()
         arguments = {**bound.arguments, **bound.arguments.get("kwargs", {})}
-        is_ours = (device and name in _METHODS_OF_OURS) or (
-            name in _HOST_METHODS and _HOST_METHODS[name](self, arguments)
-        )
+        methods = _METHODS_OF_OURS if device else _HOST_METHODS
+        is_ours = name in methods and (device or _HOST_METHODS[name](self, arguments))
         if stock is not None and not is_ours:
-            return stock
+            return None
         if arguments.get("min_count"):
             raise Unsupported(f"{name} with min_count", name)
         flags = {n: arguments.get(n) for n in ("split_every", "split_out", "shuffle_method")}
@@ -204,14 +201,6 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
         spec = read_method(self, name, parameters, bool(arguments.get("numeric_only")))
         node = extended(self, spec, flags, stock)
         logical.read(node)
-    except Unsupported as refusal:
-        if stock is not None:
-            return stock  # lowering will say why
-        error.add_note(f"dask_gpuagg cannot run it either: {refusal.reason}")
-        raise error from None
-    except Exception as failure:
-        if stock is not None:
-            return _stock_or_raise(failure, stock)
-        error.add_note(f"dask_gpuagg cannot run it either: {failure}")
-        raise error from failure
-    return new_collection(node)
+        return node
+
+    return _collection_of(ours, stock, refused)

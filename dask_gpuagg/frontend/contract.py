@@ -12,24 +12,15 @@ import pandas as pd
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr import _groupby as G
-from dask.dataframe.dask_expr._reductions import TreeReduce
 
 from dask_gpuagg.planning.nodes import GroupByMerge, GroupByTree
 
 # functions that are wrapped, and their parameters
-_SIGNATURES: tuple[tuple[Any, str, list[str]], ...] = (
-    (Expr, "lower_once", ["self", "lowered"]),
-    (
-        G.GroupBy,
-        "__init__",
-        ["self", "obj", "by", "group_keys", "sort", "observed", "dropna", "slice"],
-    ),
-    (
-        G.GroupBy,
-        "aggregate",
-        ["self", "arg", "split_every", "split_out", "shuffle_method", "kwargs"],
-    ),
-)
+_SIGNATURES: dict[tuple[Any, str], str] = {
+    (Expr, "lower_once"): "self lowered",
+    (G.GroupBy, "__init__"): "self obj by group_keys sort observed dropna slice",
+    (G.GroupBy, "aggregate"): "self arg split_every split_out shuffle_method kwargs",
+}
 
 # the property that is wrapped, of group-bys and of the nodes that give labels other names or values
 MAPPING = "unique_partition_mapping_columns_from_shuffle"
@@ -42,52 +33,35 @@ RELABELLING = (
 )
 
 # operands of nodes: one more might change what a query means
-_FLAGS = ["split_every", "split_out", "sort", "shuffle_method"]
-_OPERANDS: tuple[tuple[Any, list[str]], ...] = (
-    (
-        G.GroupbyAggregationBase,
-        ["frame", "arg", "observed", "dropna", *_FLAGS, "_slice"],
-    ),
-    (
-        G.SingleAggregation,
-        ["frame", "observed", "dropna", "chunk_kwargs", "aggregate_kwargs", "_slice", *_FLAGS],
-    ),
-    (E.ToFrame, ["frame", "name"]),
-    (E.ResetIndex, ["frame", "drop", "name"]),
-    (E.RenameSeries, ["frame", "index", "sorted_index"]),
-    # with one operand of ours after Dask's
-    (
-        TreeReduce,
-        [
-            *("frame", "kind", "_meta", "combine", "aggregate"),
-            *("combine_kwargs", "aggregate_kwargs", "split_every"),
-        ],
-    ),
-)
+_FLAGS = "split_every split_out sort shuffle_method"
+_OPERANDS: dict[Any, str] = {
+    G.GroupbyAggregationBase: f"frame arg observed dropna {_FLAGS} _slice",
+    G.SingleAggregation: f"frame observed dropna chunk_kwargs aggregate_kwargs _slice {_FLAGS}",
+    E.ToFrame: "frame name",
+    E.ResetIndex: "frame drop name",
+    E.RenameSeries: "frame index sorted_index",
+}
 
 
 def check() -> None:
     """Compare Dask's internals with what this package expects; raise ``RuntimeError`` if needed."""
-    different = [
-        f"{owner.__name__}.{name}"
-        for owner, name, expected in _SIGNATURES
-        if _parameters(owner, name) != expected
-    ]
+    different = []
+    for (owner, name), expected in _SIGNATURES.items():
+        function = getattr(owner, name, None)
+        if function is None or list(inspect.signature(function).parameters) != expected.split():
+            different.append(f"{owner.__name__}.{name}")
     for owner in (G.GroupByReduction, *RELABELLING):
         mapping = inspect.getattr_static(owner, MAPPING, None)
         if not isinstance(mapping, functools.cached_property):
             different.append(f"{owner.__name__}.{MAPPING}")
-    different += [owner.__name__ for owner, expected in _OPERANDS if owner._parameters != expected]
+    for node, operands in _OPERANDS.items():
+        if node._parameters != operands.split():
+            different.append(node.__name__)
     if different:
         raise RuntimeError(
             f"the internals of Dask {dask.__version__} differ from those dask_gpuagg was "
             f"tested on: {', '.join(different)}. Nothing was changed."
         )
-
-
-def _parameters(owner: Any, name: str) -> list[str]:
-    function = getattr(owner, name, None)
-    return [] if function is None else list(inspect.signature(function).parameters)
 
 
 def try_queries() -> None:

@@ -1,10 +1,9 @@
 """A logical expression for aggregations that Dask's ``.agg`` refuses.
 
-Dask rejects ``nunique``, ``any``, ``sem`` and others, the same pair twice, and a
-``dd.Aggregation`` beside ``median`` while it makes the metadata of its own node; it ignores the
-functions' arguments. For such a specification the collection gets this node instead; nothing else
-about the query changes. Where Dask accepts the specification all the same, the node keeps Dask's
-expression for it, to be run wherever ours cannot.
+Dask rejects ``nunique``, ``any``, ``sem`` and others, the same pair twice, and a ``dd.Aggregation``
+beside ``median`` while it makes metadata for its own node; it ignores the functions' arguments. For
+such a specification the collection gets this node instead. Where Dask accepts it all the same, the
+node keeps Dask's expression for it, to be run wherever ours cannot.
 """
 
 from __future__ import annotations
@@ -15,20 +14,23 @@ from typing import Any
 
 from dask.dataframe.dask_expr._collection import new_collection
 from dask.dataframe.dask_expr._expr import Blockwise, ColumnsSetter, Expr
-from dask.dataframe.dask_expr._groupby import (
-    GroupByApplyConcatApply,
-    GroupByBase,
-    SeriesGroupBy,
-)
+from dask.dataframe.dask_expr._groupby import GroupByApplyConcatApply, GroupByBase, SeriesGroupBy
 from dask.dataframe.dask_expr._repartition import Repartition
 
-from dask_gpuagg.frontend.metadata import matrix_meta, outputs_meta, shaped
-from dask_gpuagg.frontend.metadata_cache import NamedByBytes, remembered
+from dask_gpuagg.frontend.metadata import (
+    NamedByBytes,
+    matrix_meta,
+    outputs_meta,
+    remembered,
+    shaped,
+)
 from dask_gpuagg.frontend.specification import Guard, Specification
 from dask_gpuagg.plan import short
 
 # outputs that a printed expression names
 _SHOWN = 4
+
+_FLAGS = ("observed", "dropna", "split_every", "split_out", "sort", "shuffle_method", "_slice")
 
 
 class ExtendedAggregation(NamedByBytes, GroupByApplyConcatApply):
@@ -39,33 +41,8 @@ class ExtendedAggregation(NamedByBytes, GroupByApplyConcatApply):
     guards and the empty outputs that they are applied to, then the keys.
     """
 
-    _parameters = [
-        "frame",
-        "requested",
-        "result_meta",
-        "observed",
-        "dropna",
-        "split_every",
-        "split_out",
-        "sort",
-        "shuffle_method",
-        "_slice",
-        "stock",
-        "guards",
-        "guarded_meta",
-    ]
-    _defaults = {
-        "observed": None,
-        "dropna": None,
-        "split_every": 8,
-        "split_out": None,
-        "sort": None,
-        "shuffle_method": None,
-        "_slice": None,
-        "stock": None,
-        "guards": (),
-        "guarded_meta": None,
-    }
+    _parameters = ["frame", "requested", "result_meta", *_FLAGS, "stock", "guards", "guarded_meta"]
+    _defaults = {**dict.fromkeys(_FLAGS), "split_every": 8, "stock": None, "guards": ()}
 
     @functools.cached_property
     def _meta(self) -> Any:
@@ -128,7 +105,7 @@ class Stock:
     def __init__(self, expr: Any) -> None:
         # not called `expr`: Dask treats any object with that attribute as a collection, and would
         # make its expression an input of the node
-        self.kept = expr
+        self.logical = expr
 
     def lowered(self, split_out: Any, npartitions: int) -> Any:
         """The expression with Dask's physical nodes, for the ``split_out`` of our node.
@@ -136,7 +113,7 @@ class Stock:
         It has as many partitions as the nodes above were built with.
         """
         # it was not part of the query when that was simplified
-        expr: Any = self.kept.simplify()
+        expr: Any = self.logical.simplify()
         group_by: Any = next(n for n in expr.walk() if isinstance(n, GroupByBase))
         stock = group_by
         if "split_out" in group_by._parameters:
@@ -149,10 +126,10 @@ class Stock:
         return expr
 
     def __dask_tokenize__(self) -> Any:
-        return ("dask_gpuagg.Stock", self.kept._name)
+        return ("dask_gpuagg.Stock", self.logical._name)
 
     def __repr__(self) -> str:
-        return f"Stock({self.kept._name})"
+        return f"Stock({self.logical._name})"
 
 
 class GroupByGuarded(Blockwise):
@@ -199,16 +176,9 @@ def _metadata(groupby: Any, spec: Specification) -> tuple[Any, Any]:
 def extended(
     groupby: Any, spec: Specification, flags: dict[str, Any], stock: Any | None = None
 ) -> ExtendedAggregation:
-    """The node of a specification.
+    """The node of a specification, with ``split_every``, ``split_out`` and ``shuffle_method``.
 
-    Parameters
-    ----------
-    groupby : dask.dataframe GroupBy
-    spec : Specification
-    flags : dict
-        ``split_every``, ``split_out`` and ``shuffle_method``.
-    stock : collection, optional
-        The same result by other means, for when the planner cannot be used after all.
+    Where the planner cannot be used after all, the ``stock`` collection has the result.
     """
     flags_of_meta = (groupby.observed, groupby.dropna, groupby.sort, groupby._slice)
     depends_on = (groupby.obj.expr, list(groupby.by), flags_of_meta, spec)
@@ -218,17 +188,12 @@ def extended(
     elif stock is not None and result.ndim == 2 and isinstance(groupby, SeriesGroupBy):
         # beside others it has one level more, which Dask's metadata may not say
         stock = new_collection(ColumnsSetter(stock.expr, list(result.columns)))
+    flags = flags | {name: getattr(groupby, name) for name in _FLAGS if name not in flags}
     return ExtendedAggregation(
         groupby.obj.expr,
         spec.requested + spec.counted,
         result,
-        groupby.observed,
-        groupby.dropna,
-        flags["split_every"],
-        flags["split_out"],
-        groupby.sort,
-        flags["shuffle_method"],
-        groupby._slice,
+        *(flags[name] for name in _FLAGS),
         None if stock is None else Stock(stock.expr),
         spec.guards,
         outputs if spec.guards else None,

@@ -5,33 +5,45 @@ Some functions of Dask are wrapped while the plugin is enabled:
 * ``Expr.lower_once``, through which every node passes on its way to a task graph: a logical
   group-by aggregation is offered to the planner there, and everything about the collection
   API, metadata, divisions, column projection and the number of output partitions stays Dask's own;
-* the columns by which partitions of groups are divided, as merges read them (``placement.py``);
+* the columns by which partitions of groups are divided, as merges read them;
 * ``GroupBy.aggregate`` and methods of group-bys, for what Dask refuses or reads otherwise than
   pandas (``calls.py``).
+
+Where groups lie matters to other parts of a query. Dask combines results with unknown divisions
+partition by partition where they have as many. Ours have each group in the partition of its key's
+hash, stock Dask's may have it elsewhere, so either all results in several partitions are planned or
+none. cuDF combines some results row by row, and kernels write groups in no order: these results are
+sorted by their keys. And Dask keeps the names of the columns that a shuffle has divided rows by, on
+which a merge shuffles no more. Groups have them in their index, where some of Dask's nodes do not
+look, and raise, or keep a name whose values have become others, and a merge loses rows.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
-from dask._expr import Expr
+from dask._expr import Expr, _ExprSequence
+from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr import _groupby as G
+from dask.dataframe.utils import is_index_like
+from pandas.api.types import is_dict_like
 
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.cluster import cluster_problem
-from dask_gpuagg.engines import DEVICE, engine_name
+from dask_gpuagg.engines import HOST, engine_name
+from dask_gpuagg.engines.host.exchange import hashed_by_dask
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.calls import aggregate, initialize, method
-from dask_gpuagg.frontend.contract import MAPPING, RELABELLING
+from dask_gpuagg.frontend.contract import MAPPING, OTHER_INDEX, RELABELLING
 from dask_gpuagg.frontend.extended import ExtendedAggregation
-from dask_gpuagg.frontend.metadata_cache import cached_meta
+from dask_gpuagg.frontend.metadata import cached_meta, is_cudf
 from dask_gpuagg.frontend.patches import Hook
-from dask_gpuagg.frontend.placement import Placement, mapping, placement_of, renamed_mapping
 from dask_gpuagg.plan import Unsupported
+from dask_gpuagg.planning.bucketing import dtypes_in
 from dask_gpuagg.planning.lower import physical
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.route import route
@@ -44,9 +56,13 @@ from dask_gpuagg.settings import settings
 _ROOT = "dask_gpuagg: root"
 _PLACEMENT = "dask_gpuagg: placement"
 
-
 # nodes whose metadata Dask makes by running them on made-up rows
 _WITH_METADATA = (G.GroupByApplyConcatApply, G.GroupbyAggregation, G.GroupByReduction)
+# nodes for which cuDF goes by position
+_BY_POSITION = (E.Filter, E.FilterAlign, E.Mask, E.MaskAlign, E.Where)
+
+# the values of an index level that is no more
+_LOST = object()
 
 
 def hooks() -> list[Hook]:
@@ -73,17 +89,16 @@ def _lower_once(original: Callable[..., Any], self: Any, lowered: dict[str, Any]
     root = lowered.setdefault(_ROOT, self)
     if root is self:
         lowered[_PLACEMENT] = placement_of(root)
-    planned: Expr | None = None
-    if logical.is_aggregation(self):
-        planned = _planned(self, lowered[_PLACEMENT], lowered, root)
+    planned = _planned(self, lowered) if logical.is_aggregation(self) else None
     if planned is not None:
         return lowered.setdefault(self._name, planned.lower_once(lowered))
     return original(self, lowered)
 
 
-def _planned(expr: Any, placement: Placement, lowered: dict[str, Any], root: Expr) -> Expr | None:
+def _planned(expr: Any, lowered: dict[str, Any]) -> Expr | None:
     """The physical nodes of a logical group-by, or ``None`` for stock Dask."""
     settings()  # an invalid setting is an error for the user, not a reason to fall back
+    placement: Placement = lowered[_PLACEMENT]
     try:
         # a query that is only explained is not sent to a cluster
         problem = None if is_dry_run() else cluster_problem()
@@ -99,7 +114,7 @@ def _planned(expr: Any, placement: Placement, lowered: dict[str, Any], root: Exp
             # after the decision: each output is sorted by itself
             query = replace(query, plan=replace(query.plan, sort=True))
         query = _on_lowered(query, lowered)
-        if _is_shared(expr, root):
+        if _is_shared(expr, lowered[_ROOT]):
             query = replace(query, shared=True)
         if query.frame.npartitions == 0:
             raise Unsupported("no partitions are left of the input")
@@ -113,8 +128,7 @@ def _planned(expr: Any, placement: Placement, lowered: dict[str, Any], root: Exp
         raise
     except Exception as error:
         # a bug of ours must not break the user's query; tests run under fallback: raise
-        reason = f"the planner failed: {error!r}"
-        _fall_back(expr, reason, cause=error)
+        _fall_back(expr, f"the planner failed: {error!r}", cause=error)
         return None
     emit(Planned(expr, query, decision, planned))
     return expr.completed(planned) if isinstance(expr, ExtendedAggregation) else planned
@@ -152,10 +166,10 @@ def _lower_completely(expr: Any, lowered: dict[str, Any]) -> Any:
 def _fall_back(expr: Any, reason: str, cause: Exception | None = None) -> None:
     """Record that stock Dask runs a group-by; raise where stock Dask cannot either."""
     emit(Refused(expr, reason))
-    what = logical.describe(expr)
+    call = logical.describe(expr)
     if isinstance(expr, ExtendedAggregation) and expr.stock is None:
-        raise UnsupportedGroupBy(f"group-by {what} cannot run: {reason}") from cause
-    note_fallback(expr._name, what, reason, cause=cause)
+        raise UnsupportedGroupBy(f"group-by {call} cannot run: {reason}") from cause
+    note_fallback(expr._name, call, reason, cause=cause)
 
 
 def _with_objects(query: GroupByQuery) -> GroupByQuery:
@@ -165,16 +179,11 @@ def _with_objects(query: GroupByQuery) -> GroupByQuery:
     for their sum, minimum or first.
     """
     plan, meta = query.plan, query.meta
-    if engine_name(meta) == DEVICE or plan.shape != "groups":
-        return query
-    if not any(column.dtype == object for column in plan.columns):
-        return query
-    dtypes = [meta.dtype] if meta.ndim == 1 else list(meta.dtypes)
-    if len(dtypes) != len(plan.outputs):
+    if query.on_device or plan.shape != "groups":
         return query
     inferred = [
         i
-        for i, (dtype, output) in enumerate(zip(dtypes, plan.outputs, strict=True))
+        for i, (dtype, output) in enumerate(zip(dtypes_in(meta), plan.outputs, strict=True))
         if isinstance(dtype, pd.StringDtype)
         and output.custom is None
         and output.column is not None
@@ -188,3 +197,119 @@ def _with_objects(query: GroupByQuery) -> GroupByQuery:
     for i in inferred:
         meta.isetitem(i, meta.iloc[:, i].astype(object))
     return replace(query, meta=meta)
+
+
+@dataclass
+class Placement:
+    """Names of group-bys that stock Dask has to run, with the reason, and of those to be sorted."""
+
+    stock_only: dict[str, Exception] = field(default_factory=dict)
+    in_order: set[str] = field(default_factory=set)
+
+
+def placement_of(root: Any) -> Placement:
+    """Find which group-bys of a query, which is not lowered yet, depend on each other.
+
+    A group-by may be lowered before all that combine it.
+    """
+    placement = Placement()
+    # collections that are computed together are not combined
+    for result in root.operands if isinstance(root, _ExprSequence) else [root]:
+        group_bys = _group_bys(result)
+        try:
+            if len(group_bys) > 1:
+                _place(placement, result, group_bys)
+        except Exception as error:
+            # which of them are combined is unknown
+            placement.stock_only.update({g._name: error for g in group_bys})
+    return placement
+
+
+def _place(placement: Placement, result: Any, group_bys: list[Any]) -> None:
+    placement.stock_only.update(_beside_stock([g for g in group_bys if g.npartitions > 1]))
+    for node in result.walk():
+        if isinstance(node, _BY_POSITION) and is_cudf(node._meta):
+            combined = _group_bys(node)
+            refused = _beside_stock(combined)
+            placement.stock_only.update(refused)
+            if len(combined) > 1 and not refused:
+                placement.in_order.update(g._name for g in combined)
+
+
+def _beside_stock(group_bys: list[Any]) -> dict[str, Exception]:
+    """Names of group-bys that stock Dask runs because it has to run one of them."""
+    if len(group_bys) < 2:
+        return {}
+    planned = [g._name for g in group_bys if not logical.refusals(g)]
+    if len(planned) == len(group_bys):
+        return {}
+    reason = "it is combined with a group-by that stock Dask runs"
+    return {name: Unsupported(reason) for name in planned}
+
+
+def _group_bys(root: Any) -> list[Any]:
+    """The group-by aggregations of an expression, each once."""
+    return list({node._name: node for node in root.walk() if logical.is_aggregation(node)}.values())
+
+
+def mapping(original: Callable[[Any], Any], self: Any) -> Any:
+    """Columns by which the output is partitioned as by Dask, so that merges need no shuffle.
+
+    For some dtypes Dask hashes the representation in a partition, and our plan hashes the value.
+    """
+    claimed = original(self)
+    if not claimed or not logical.is_aggregation(self) or not self.need_to_shuffle:
+        return claimed
+    meta = self.frame._meta
+    if engine_name(meta) != HOST:
+        return claimed
+    try:
+        keys = [logical.key_column(by, meta) for by in self.by]
+    except Unsupported:  # stock Dask runs it
+        return claimed
+    return claimed if all(hashed_by_dask(key.dtype) for key in keys) else set()
+
+
+def renamed_mapping(original: Callable[[Any], Any], self: Any) -> Any:
+    """The columns that partitions are divided by, as one of ``RELABELLING`` names them.
+
+    A name is left out where an index level and a column, or two columns, have it.
+    """
+    frame = self.frame
+    if is_index_like(frame._meta):
+        return original(self)
+    divided_by = frame.unique_partition_mapping_columns_from_shuffle
+    if not divided_by:
+        return set()
+    levels, columns = list(frame._meta.index.names), _columns(frame._meta)
+    before = levels + columns
+    if isinstance(self, E.ResetIndex) and not self.drop:
+        after = _columns(self._meta)
+    elif _has_other_index(self):
+        after = [_LOST] * len(levels) + _columns(self._meta)
+    else:
+        after = list(self._meta.index.names) + _columns(self._meta)
+    names = {
+        old: new
+        for old, new in zip(before, after, strict=True)
+        if new is not _LOST and before.count(old) == after.count(new) == 1
+    }
+    renamed: set[Hashable] = set()
+    for name in divided_by:
+        if not isinstance(name, tuple):
+            renamed.update({names[name]} if name in names else ())
+        elif all(one in names for one in name):
+            renamed.add(tuple(names[one] for one in name))
+    return renamed
+
+
+def _columns(meta: Any) -> list[Hashable]:
+    return list(meta.columns) if meta.ndim == 2 else [meta.name]
+
+
+def _has_other_index(node: Any) -> bool:
+    """Whether a node that renames gives rows other labels too."""
+    if isinstance(node, E.RenameSeries):
+        index = node.operand("index")
+        return callable(index) or is_dict_like(index)
+    return isinstance(node, (E.ResetIndex, *OTHER_INDEX))

@@ -14,36 +14,22 @@ from dask.dataframe.dask_expr._expr import Expr
 
 from dask_gpuagg.decomposition import make_matrix_plan, make_plan, reasons
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import DEVICE, dtypes_of, engine_name
+from dask_gpuagg.engines import dtypes_of, engine_name
 from dask_gpuagg.engines.device.support import device_refusal
 from dask_gpuagg.frontend.extended import ExtendedAggregation
+from dask_gpuagg.frontend.metadata import is_cudf
 from dask_gpuagg.frontend.specification import Parameters, read_function, refuse_several
 from dask_gpuagg.plan import Column, Requested, Unsupported
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.settings import for_tasks, settings
 
-# the aggregation of each logical class that reduces groups
-_SINGLE: dict[type, str] = {
-    G.Sum: "sum",
-    G.Prod: "prod",
-    G.Min: "min",
-    G.Max: "max",
-    G.First: "first",
-    G.Last: "last",
-    G.Count: "count",
-    G.Size: "size",
-    G.IdxMin: "idxmin",
-    G.IdxMax: "idxmax",
-    G.Mean: "mean",
-    G.Var: "var",
-    G.Std: "std",
-    G.NUnique: "nunique",
-    G.Median: "median",
-    G.Unique: "unique",
-    G.ValueCounts: "value_counts",
-    G.Cov: "cov",
-    G.Corr: "corr",
-}
+# the logical classes that reduce groups, and the aggregation of each
+_CLASSES: tuple[type, ...] = (
+    *(G.Sum, G.Prod, G.Min, G.Max, G.First, G.Last, G.Count, G.Size, G.IdxMin, G.IdxMax),
+    *(G.Mean, G.Var, G.Std, G.NUnique, G.Median, G.Unique, G.Cov, G.Corr),
+)
+_SINGLE: dict[type, str] = {kind: kind.__name__.lower() for kind in _CLASSES}
+_SINGLE[G.ValueCounts] = "value_counts"
 
 
 def is_aggregation(expr: Any) -> bool:
@@ -59,23 +45,16 @@ def describe(expr: Any) -> str:
 
 
 def read(expr: Any) -> GroupByQuery:
-    """Read a logical group-by aggregation, one for which ``is_aggregation`` holds.
-
-    Raises
-    ------
-    Unsupported
-        With the first reason why our plan cannot run it.
-    """
+    """Read a logical group-by aggregation, or raise ``Unsupported`` with the first reason."""
     keys, columns, requested = _parts(expr)
-    device = engine_name(expr.frame._meta) == DEVICE
+    device, extended = is_cudf(expr.frame._meta), isinstance(expr, ExtendedAggregation)
     flags = {
         "dropna": True if expr.dropna is None else bool(expr.dropna),
         "observed": bool(expr.observed),
         # Dask sorts each output of .median(), which has no such operand
-        "sort": bool(_operand(expr, "sort", isinstance(expr, G.Median))),
+        "sort": bool(_operand(expr, "sort") or isinstance(expr, G.Median)),
         "deterministic": settings().deterministic,
     }
-    extended = isinstance(expr, ExtendedAggregation)
     name = _SINGLE.get(type(expr)) or (requested[0].aggregation if requested else None)
     if not requested and not extended:
         # stock Dask's answer has no groups
@@ -84,12 +63,8 @@ def read(expr: Any) -> GroupByQuery:
         if device and not flags["observed"]:
             raise Unsupported(f"{name} with observed=False", name)
         of_label = {c.label: c for c in columns}
-        chosen = [of_label[label] for label in expr._meta.columns]
-        if extended:
-            parameters = requested[0].parameters
-        else:
-            parameters = tuple(sorted((expr.operand("aggregate_kwargs") or {}).items()))
-        plan = make_matrix_plan(keys, chosen, name, parameters, **flags)
+        chosen = [of_label[request.column] for request in requested]
+        plan = make_matrix_plan(keys, chosen, name, requested[0].parameters, **flags)
     else:
         plan = make_plan(keys, columns, requested, **flags)
         categorical = any(dtype_class(key.dtype) == "category" for key in keys)
@@ -104,8 +79,8 @@ def read(expr: Any) -> GroupByQuery:
         expr.frame,
         list(expr.by),
         expr.planned_meta if extended else expr._meta,
-        _operand(expr, "split_every", None),
-        _operand(expr, "shuffle_method", None),
+        _operand(expr, "split_every"),
+        _operand(expr, "shuffle_method"),
     )
 
 
@@ -113,15 +88,13 @@ def refusals(expr: Any) -> list[Unsupported]:
     """One reason per aggregation of a logical group-by that our plan cannot run."""
     try:
         read(expr)
-    except Unsupported as refusal:
-        first = refusal
-    else:
-        return []
-    try:
-        _, columns, requested = _parts(expr)
-    except Unsupported as refusal:
-        return [refusal]
-    return reasons(columns, requested, settings().deterministic) or [first]
+    except Unsupported as first:
+        try:
+            _, columns, requested = _parts(expr)
+        except Unsupported as refusal:
+            return [refusal]
+        return reasons(columns, requested, settings().deterministic) or [first]
+    return []
 
 
 def _parts(expr: Any) -> tuple[list[Column], list[Column], list[Requested]]:
@@ -133,25 +106,13 @@ def _parts(expr: Any) -> tuple[list[Column], list[Column], list[Requested]]:
         raise Unsupported("the frame has duplicate column names")
     if meta.ndim == 1:
         columns = [Column(meta.name, meta.dtype)]
-        keys = [key_column(by, meta) for by in expr.by]
     else:
         columns = [Column(label, dtype) for label, dtype in dtypes_of(meta)]
-        of_label = {column.label: column for column in columns}
-        keys = [_column(of_label, by) or key_column(by, meta) for by in expr.by]
-    return keys, columns, _requested(expr, meta)
+    return [key_column(by, meta) for by in expr.by], columns, _requested(expr, meta)
 
 
-def _column(of_label: dict[Hashable, Column], by: Any) -> Column | None:
-    """The column that a key names."""
-    try:
-        column = None if isinstance(by, Expr) else of_label.get(by)
-    except TypeError:  # unhashable
-        return None
-    return None if column is None else Column(by, column.dtype)
-
-
-def _operand(expr: Any, name: str, default: Any) -> Any:
-    return expr.operand(name) if name in expr._parameters else default
+def _operand(expr: Any, name: str) -> Any:
+    return expr.operand(name) if name in expr._parameters else None
 
 
 def key_column(by: Any, meta: Any) -> Column:
@@ -164,7 +125,7 @@ def key_column(by: Any, meta: Any) -> Column:
     if meta.ndim == 2 and _is_label(by, meta.columns):
         return Column(by, meta[by].dtype)
     if isinstance(by, Callable):  # type: ignore[arg-type]
-        if engine_name(meta) == DEVICE:
+        if is_cudf(meta):
             raise Unsupported("a key is a function, which would run on the host")
         probe = meta.index[:0].map(by)
         return Column(meta.index.name, probe.dtype)
@@ -187,10 +148,10 @@ def _requested(expr: Any, meta: Any) -> list[Requested]:
         return _requested_of_spec(expr, meta)
     name = _SINGLE[type(expr)]
     result = expr._meta
-    if name in ("cov", "corr"):
-        return [Requested(label, name, label) for label in result.columns]
     parameters: Parameters = ()
-    if name in ("var", "std"):
+    if name in ("cov", "corr"):
+        parameters = tuple(sorted((expr.operand("aggregate_kwargs") or {}).items()))
+    elif name in ("var", "std"):
         parameters = (("ddof", expr.ddof),)
     elif name in ("idxmin", "idxmax"):
         kwargs = expr.operand("chunk_kwargs") or {}
@@ -200,7 +161,7 @@ def _requested(expr: Any, meta: Any) -> list[Requested]:
     if meta.ndim == 1:
         return [Requested(meta.name, name, meta.name, parameters)]
     if result.ndim == 1:
-        column: Hashable = _operand(expr, "_slice", None)
+        column: Hashable = _operand(expr, "_slice")
         column = result.name if column is None or isinstance(column, list) else column
         return [Requested(column, name, column, parameters)]
     return [Requested(label, name, label, parameters) for label in result.columns]
@@ -208,14 +169,11 @@ def _requested(expr: Any, meta: Any) -> list[Requested]:
 
 def _requested_of_spec(expr: Any, meta: Any) -> list[Requested]:
     result, spec = expr._meta, expr.spec
-    if result.ndim == 1:
-        labels = [result.name]
-    else:
-        labels = list(result.columns)
-        by_label = {label: (label, function, column) for label, function, column in spec}
-        if by_label.keys() >= set(labels):
-            # in the order of the columns that were chosen with [...], and of those only
-            spec = [by_label[label] for label in labels]
+    labels = [result.name] if result.ndim == 1 else list(result.columns)
+    by_label = {one[0]: one for one in spec}
+    if result.ndim == 2 and by_label.keys() >= set(labels):
+        # in the order of the columns that were chosen with [...], and of those only
+        spec = [by_label[label] for label in labels]
     if len(spec) != len(labels):
         raise Unsupported("the result's columns do not correspond to the aggregations asked for")
     requested = []

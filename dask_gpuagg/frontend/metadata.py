@@ -1,20 +1,29 @@
 """The empty result of an aggregation: dtypes by pandas on a made-up row, labels as pandas' are.
 
 Of cuDF collections too the row is pandas'; then cuDF's dtypes replace those that it has otherwise.
+
+Dask makes the metadata of a group-by in the same way. That costs milliseconds for each of the nodes
+that one query goes through on its way to a task graph, on a GPU more than the kernels of a small
+frame. It depends on the dtypes of the input and on the specification alone, and is cached by them.
 """
 
 from __future__ import annotations
 
 import importlib
+import pickle
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import pandas as pd
+from dask._expr import Expr
+from dask.base import tokenize
 from dask.dataframe.dispatch import meta_nonempty
+from dask.dataframe.utils import is_index_like, is_series_like
 
 from dask_gpuagg.aggregations import REGISTRY
+from dask_gpuagg.cache import Cache, OfObjects
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import DEVICE, engine_name
+from dask_gpuagg.engines import DEVICE, HOST, dtypes_of, engine_name
 from dask_gpuagg.engines.host.dtypes import list_dtype
 from dask_gpuagg.plan import CustomFunctions, Requested, short
 
@@ -30,14 +39,26 @@ _WIDE = {
 # dtypes of means and the like: cuDF widens floats
 _WIDE_MEANS = {"float32": "float64", "Float32": "Float64", "float[pyarrow]": "double[pyarrow]"}
 
+# what does not change a result's metadata
+_IRRELEVANT = ("split_every", "split_out", "shuffle_method")
+
+_LIMIT = 512
+_results: Cache[Hashable, Any] = Cache(_LIMIT)
+_pickled: OfObjects[bytes] = OfObjects(64)
+
 
 class NoResult(Exception):
-    """pandas has no result of an aggregation and a dtype, nor so its metadata; has its error."""
+    """pandas has no result of an aggregation and a dtype, and so no metadata; has its error."""
 
     def __init__(self, request: Requested, dtype: Any, error: Exception) -> None:
         says = short((str(error).splitlines() or ["it is not implemented"])[0])
         super().__init__(f"pandas refuses {request.aggregation} of {dtype}: {says}")
         self.error = error
+
+
+def is_cudf(data: Any) -> bool:
+    """Whether metadata is cuDF's, whose group-bys differ from pandas', and not pandas'."""
+    return engine_name(data) == DEVICE
 
 
 def outputs_meta(groupby: Any, requested: Sequence[Requested]) -> Any:
@@ -46,17 +67,16 @@ def outputs_meta(groupby: Any, requested: Sequence[Requested]) -> Any:
     Raises ``NoResult``.
     """
     meta = groupby.obj._meta
-    frame, keys = _made_up(groupby)
+    frame, by = _made_up(groupby)
     dropna = True if groupby.dropna is None else groupby.dropna
-    by = keys[0] if len(keys) == 1 else keys
     columns = []
     for request in requested:
         # a tuple is a label here, which indexing a group-by would take for several
-        if frame.ndim == 2:
+        if frame.ndim == 1:
+            column = frame
+        else:
             # the number of rows is the same for every column
             column = frame.iloc[:, 0] if request.column is None else frame[request.column]
-        else:
-            column = frame
         grouped = column.groupby(by, observed=True, dropna=dropna)
         if _is_known(meta, request):
             columns.append(grouped.size().iloc[:0])
@@ -95,8 +115,7 @@ def shaped(outputs: Any, labels: Sequence[Hashable], scalar: bool, levels: int) 
 
 def matrix_meta(groupby: Any, labels: Sequence[Hashable]) -> Any:
     """The empty result of ``cov`` and ``corr`` of columns."""
-    frame, keys = _made_up(groupby)
-    by = keys[0] if len(keys) == 1 else keys
+    frame, by = _made_up(groupby)
     zeros = pd.DataFrame(0.0, index=frame.index, columns=list(labels))
     result = zeros.groupby(by, observed=True).cov(ddof=0).iloc[:0]
     return _as_input(groupby.obj._meta, result, [Requested(c, "mean", c) for c in labels])
@@ -104,28 +123,26 @@ def matrix_meta(groupby: Any, labels: Sequence[Hashable]) -> Any:
 
 def numeric_labels(meta: Any, labels: Sequence[Any]) -> list[Any]:
     """The columns that ``numeric_only=True`` leaves."""
-    if engine_name(meta) != DEVICE:
+    if not is_cudf(meta):
         numbers = set(meta._get_numeric_data().columns)
         return [label for label in labels if label in numbers]
     numeric = ("bool", "int", "uint", "float")
     return [label for label in labels if dtype_class(meta[label].dtype) in numeric]
 
 
-def _made_up(groupby: Any) -> tuple[Any, list[Any]]:
-    """A row of pandas' of the frame's dtypes, and its keys."""
+def _made_up(groupby: Any) -> tuple[Any, Any]:
+    """A row of pandas' of the frame's dtypes, and the key or keys to group it by."""
     # one row: the second one of nullable dtypes is null
     frame = _on_host(meta_nonempty(groupby.obj._meta)).iloc[:1]
     by = [_on_host(meta_nonempty(b._meta))[:1] if hasattr(b, "_meta") else b for b in groupby.by]
     by = [b.to_series(index=frame.index) if isinstance(b, pd.Index) else b for b in by]
-    return frame, [frame[b] if frame.ndim == 2 and _is_column(b, frame) else b for b in by]
+    labels = list(frame.columns) if frame.ndim == 2 else []
+    keys = [frame[b] if isinstance(b, Hashable) and b in labels else b for b in by]
+    return frame, keys[0] if len(keys) == 1 else keys
 
 
 def _on_host(meta: Any) -> Any:
     return meta.to_pandas() if hasattr(meta, "to_pandas") else meta
-
-
-def _is_column(by: Any, frame: pd.DataFrame) -> bool:
-    return isinstance(by, Hashable) and by in frame.columns
 
 
 def _output_meta(grouped: Any, request: Requested) -> pd.Series:
@@ -157,12 +174,9 @@ def _custom_meta(grouped: Any, functions: CustomFunctions, **by: Any) -> Any:
     return functions.finalize(*merged) if functions.finalize else merged[0]
 
 
-# cuDF's dtypes
-
-
 def _is_known(meta: Any, request: Requested) -> bool:
     """Whether cuDF's dtype of an output follows from the input's, without pandas."""
-    return engine_name(meta) == DEVICE and (
+    return is_cudf(meta) and (
         request.custom is not None
         or _dtype_of_source(request, _source_dtype(meta, request)) is not None
     )
@@ -177,7 +191,7 @@ def _source_dtype(meta: Any, request: Requested) -> Any:
 
 def _as_input(meta: Any, result: Any, requested: Sequence[Requested]) -> Any:
     """An empty result of pandas in the library of the input's metadata, with its dtypes."""
-    if engine_name(meta) != DEVICE:
+    if not is_cudf(meta):
         return result
     library = importlib.import_module("cudf")
     columns = {}
@@ -239,3 +253,99 @@ def _custom_dtype(meta: Any, request: Requested) -> Any:
     column = frame if frame.ndim == 1 else frame[request.column]
     grouped = column.groupby(library.Series([0]), sort=True)
     return _custom_meta(grouped, request.custom, level=0, sort=True).dtype
+
+
+def cached_meta(original: Callable[[Any], Any], self: Any) -> Any:
+    """The metadata of a group-by node, from the cache or made by Dask."""
+    if engine_name(self.frame._meta) is None:
+        return original(self)
+    names = [*self._parameters, *[None] * (len(self.operands) - len(self._parameters))]
+    pairs = zip(names, self.operands, strict=True)
+    relevant = [(name, operand) for name, operand in pairs if name not in _IRRELEVANT]
+    return remembered((type(self), relevant), lambda: original(self))
+
+
+def remembered(depends_on: Any, make: Callable[[], Any]) -> Any:
+    """The result of a function, or that of an earlier call with equal inputs.
+
+    These are tuples, lists and dictionaries of expressions, which are compared by schema, and of
+    values. Where a value cannot be hashed, nothing is cached.
+    """
+    try:
+        key = _frozen(depends_on)
+        hash(key)
+    except TypeError:
+        return make()
+    result = _results.get(key)
+    if result is None:
+        result = make()
+        _results.put(key, result)
+    return _copied(result)
+
+
+def _copied(meta: Any) -> Any:
+    """A shallow copy of what is cached, so that the caller may rename it."""
+    if isinstance(meta, tuple):
+        return tuple(map(_copied, meta))
+    # a copy by cuDF costs as much as is saved, and dask-cudf does not rename metadata
+    return meta.copy(deep=False) if engine_name(meta) == HOST else meta
+
+
+class NamedByBytes(Expr):
+    """A node with metadata of cuDF among its operands, which are named by bytes that are kept.
+
+    Dask would copy them to the host and back, twice, for each node that is made.
+    """
+
+    def __dask_tokenize__(self) -> Any:
+        if not self._determ_token:
+            named = map(_named, self.operands)
+            self._determ_token = tokenize(type(self), *named, ensure_deterministic=True)
+        return self._determ_token
+
+
+def _named(operand: Any) -> Any:
+    if isinstance(operand, dict):
+        return {name: _named(value) for name, value in operand.items()}
+    if not is_cudf(operand):
+        return operand
+    protocol = pickle.HIGHEST_PROTOCOL
+    named = _pickled.of(operand, lambda: pickle.dumps(operand, protocol=protocol))
+    return ("dask_gpuagg.metadata", named)
+
+
+def _frozen(operand: Any) -> Hashable:
+    """An operand as a hashable key; raises TypeError where there is none."""
+    if isinstance(operand, Expr):
+        return _schema(operand._meta)
+    if isinstance(operand, list | tuple):
+        return (type(operand), *map(_frozen, operand))
+    if isinstance(operand, dict):
+        pairs = ((_frozen(key), _frozen(value)) for key, value in operand.items())
+        return (dict, *pairs)
+    # equal values of several types are not the same label
+    return type(operand), operand
+
+
+def _schema(meta: Any) -> Hashable:
+    if is_index_like(meta):
+        return _levels(meta)
+    if is_series_like(meta):
+        columns, names = [(meta.name, meta.dtype)], ()
+    # not by ``is_dataframe_like``, which asks for ``dtypes``
+    elif engine_name(meta) is not None and getattr(meta, "ndim", 0) == 2:
+        columns, names = dtypes_of(meta), tuple(meta.columns.names)
+    else:
+        raise TypeError("a value that has no schema")
+    return (type(meta), names, _pairs(columns), _levels(meta.index))
+
+
+def _levels(index: Any) -> Hashable:
+    levels = list(index.dtypes.items()) if index.nlevels > 1 else [(index.name, index.dtype)]
+    return (type(index), tuple(index.names), _pairs(levels))
+
+
+def _pairs(columns: list[tuple[Any, Any]]) -> Hashable:
+    if any(dtype_class(dtype) == "category" for _, dtype in columns):
+        raise TypeError("comparing categories costs as much as it saves")
+    return tuple((type(label), label, str(dtype), dtype) for label, dtype in columns)

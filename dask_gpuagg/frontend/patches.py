@@ -1,7 +1,7 @@
 """Wrapping functions of Dask, and where the wrappers act.
 
-Installing a wrapper changes a class for the whole process; whether it acts is decided by
-``acting`` for the thread or coroutine that calls it.
+Installing a wrapper changes a class for the whole process; whether it acts is decided for the
+thread or coroutine that calls it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -27,9 +28,6 @@ def _reset_lock() -> None:
     global lock
     lock = threading.RLock()
 
-
-# cached properties that have the same value with the plugin and without it
-CACHED = ("_meta",)
 
 # what each wrapped attribute was; None where the class inherited it
 _originals: dict[tuple[type, str], Any] = {}
@@ -58,19 +56,18 @@ def innermost() -> Block | None:
     return block
 
 
-def enter_block() -> Block:
-    """Open a block for this thread or coroutine."""
-    block = Block(innermost())
-    _innermost.set(block)
-    return block
-
-
-def leave_block(block: Block) -> None:
-    """Close a block, for everything that was started in it as well."""
-    block.open = False
-    # not by a token: a generator may be closed in another context than it was started in
-    if _innermost.get() is block:
-        _innermost.set(block.outer)
+@contextmanager
+def block() -> Iterator[None]:
+    """Context manager: a block for this thread or coroutine, and everything that it starts."""
+    inner = Block(innermost())
+    _innermost.set(inner)
+    try:
+        yield
+    finally:
+        inner.open = False
+        # not by a token: a generator may be closed in another context than it was started in
+        if _innermost.get() is inner:
+            _innermost.set(inner.outer)
 
 
 def is_enabled() -> bool:
@@ -82,20 +79,15 @@ def is_enabled() -> bool:
         In a ``with enabled():`` block true; otherwise whether ``enable()`` or ``disable()`` was
         called last. False in any case while the configuration ``gpuagg.enabled`` is false.
     """
-    block = innermost()
-    on = process_on if block is None else block.on
+    inner = innermost()
+    on = process_on if inner is None else inner.on
     return on and switch() is not False
-
-
-def acting() -> bool:
-    """Whether wrappers do anything: the plugin is on here, or queries are only tried."""
-    return is_dry_run() or is_enabled()
 
 
 def install(hooks: list[Hook]) -> None:
     """Wrap functions of Dask; the caller holds the lock."""
-    for owner, name, wrapper in hooks:
-        _wrap(owner, name, wrapper)
+    for hook in hooks:
+        _wrap(*hook)
 
 
 def install_late(owner: type, name: str, wrapper: Callable[..., Any]) -> None:
@@ -122,17 +114,17 @@ def _wrap(owner: type, name: str, wrapper: Callable[..., Any]) -> None:
     original: Any = attribute.func if is_property else getattr(owner, name)
 
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not acting():
-            return original(self, *args, **kwargs)
-        return wrapper(original, self, *args, **kwargs)
+        if is_enabled() or is_dry_run():
+            return wrapper(original, self, *args, **kwargs)
+        return original(self, *args, **kwargs)
 
     wrapped.__name__ = name
     wrapped.__doc__ = original.__doc__
     value: Any = wrapped
-    if name in CACHED:
+    if name == "_meta":
         value = functools.cached_property(wrapped)
         value.__set_name__(owner, name)
     elif is_property:
-        # what differs with and without the plugin is not cached from one to the other
+        # only metadata is the same with and without the plugin, and may be cached
         value = property(wrapped)
     setattr(owner, name, value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import importlib
 import sys
 from collections.abc import Hashable
@@ -17,8 +18,7 @@ from dask.utils import methodcaller
 from pandas.core.groupby import DataFrameGroupBy, SeriesGroupBy
 
 from dask_gpuagg.aggregations import REGISTRY
-from dask_gpuagg.engines import DEVICE, engine_name
-from dask_gpuagg.frontend.metadata import numeric_labels
+from dask_gpuagg.frontend.metadata import is_cudf, numeric_labels
 from dask_gpuagg.plan import CustomFunctions, Requested, Unsupported
 
 Parameters = tuple[tuple[str, Any], ...]
@@ -27,15 +27,12 @@ Parameters = tuple[tuple[str, Any], ...]
 _WITH_MIN_COUNT = frozenset(("sum", "prod", "min", "max", "first", "last"))
 
 # aggregations that are null with ``skipna=False`` where a value of the group is
-_WITH_SKIPNA = frozenset(
-    ("sum", "prod", "min", "max", "mean", "var", "std", "sem", "median", "quantile")
-)
+_MOMENTS = frozenset(("mean", "var", "std", "sem", "median", "quantile"))
+_WITH_SKIPNA = (_WITH_MIN_COUNT - {"first", "last"}) | _MOMENTS
 
 # arguments of pandas' methods that stock Dask ignores in .agg
-_ARGUMENTS = frozenset(p for record in REGISTRY.values() for p in record.parameters) | {
-    "min_count",
-    "numeric_only",
-}
+_ARGUMENTS = {p for record in REGISTRY.values() for p in record.parameters}
+_ARGUMENTS |= {"min_count", "numeric_only"}
 
 # a group needs as many values as it has rows
 _ALL = -1
@@ -46,14 +43,10 @@ _CALLED_AS_WRITTEN = int(pd.__version__.partition(".")[0]) >= 3
 # functions whose name is not that of the aggregation, or that mean something else than pandas'
 # method of that name: NumPy divides a sum of squares by n, and its median of a NaN is NaN
 _KNOWN_FUNCTIONS: dict[Any, tuple[str, dict[str, Any]]] = {
-    np.min: ("min", {}),
-    np.max: ("max", {}),
-    np.amin: ("min", {}),
-    np.amax: ("max", {}),
+    **dict.fromkeys((np.min, np.amin, np.nanmin), ("min", {})),
+    **dict.fromkeys((np.max, np.amax, np.nanmax), ("max", {})),
     np.nansum: ("sum", {}),
     np.nanprod: ("prod", {}),
-    np.nanmin: ("min", {}),
-    np.nanmax: ("max", {}),
     np.nanmean: ("mean", {}),
     np.nanmedian: ("median", {}),
     np.nanquantile: ("quantile", {}),
@@ -69,16 +62,8 @@ _KNOWN_FUNCTIONS: dict[Any, tuple[str, dict[str, Any]]] = {
 class Guard:
     """An output that is null in the groups that have too few values.
 
-    Attributes
-    ----------
-    output : int
-        Position of the output.
-    count : int
-        Position of the number of its values.
-    least : int or None
-        How many values a group needs; ``None`` for as many as it has rows.
-    rows : int or None
-        Position of the number of rows, where that is what is needed.
+    All by position: the output, the number of its values, and, where a group needs as many values
+    as it has rows, the number of rows; otherwise it needs ``least`` values.
     """
 
     output: int
@@ -89,19 +74,10 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Specification:
-    """A specification, read.
+    """A specification, read: a request for each column of the result, whose labels have levels.
 
-    Attributes
-    ----------
-    requested : tuple of Requested
-        One per column of the result.
-    guards : tuple of Guard
-    counted : tuple of Requested
-        What the guards read, beside the result's columns.
-    scalar : bool
-        Whether it is one function of one column, whose result is a Series.
-    levels : int
-        Of the result's columns.
+    ``counted`` are those that only the guards read. A ``scalar`` one is one function of one column,
+    whose result is a Series.
     """
 
     requested: tuple[Requested, ...]
@@ -114,19 +90,8 @@ class Specification:
 def read_specification(groupby: Any, arg: Any, named: dict[str, Any]) -> Specification:
     """Read the arguments of ``.agg``.
 
-    Parameters
-    ----------
-    groupby : dask.dataframe GroupBy
-    arg : str, callable, list or dict, optional
-    named : dict
-        Named aggregations when ``arg`` is ``None``, else arguments of the functions.
-
-    Raises
-    ------
-    Unsupported
-        When our plan cannot run it.
-    KeyError
-        For columns that the frame does not have.
+    Named ones are aggregations where ``arg`` is ``None``, and arguments of the functions otherwise.
+    Raises ``Unsupported`` for what our plan cannot run, and ``KeyError`` for unknown columns.
     """
     if arg is None and not named:
         raise Unsupported("no aggregation was asked for")
@@ -163,7 +128,7 @@ def read_specification(groupby: Any, arg: Any, named: dict[str, Any]) -> Specifi
             guards.append(Guard(output, position, rows=position + 1))
         else:
             guards.append(Guard(output, position, least))
-    if engine_name(groupby.obj._meta) == DEVICE:
+    if is_cudf(groupby.obj._meta):
         if not requested:
             raise Unsupported("no aggregation was asked for")
         if len({request.label for request in requested}) < len(requested):
@@ -189,7 +154,7 @@ def read_method(
         labels = [meta.name if meta.ndim == 1 else groupby._slice]
     else:
         labels = _value_columns(groupby)
-        if engine_name(meta) == DEVICE:  # cuDF leaves a key out even if it was chosen
+        if is_cudf(meta):  # which leaves a key out even if it was chosen
             by = [b for b in groupby.by if not isinstance(b, Expr)]
             labels = [c for c in labels if c not in by]
         labels = numeric_labels(meta, labels) if numeric_only else labels
@@ -207,22 +172,19 @@ def read_method(
 def needs_extension(groupby: Any, spec: Specification, arg: Any, named: dict[str, Any]) -> bool:
     """Whether a specification has something that Dask refuses, ignores, or reads otherwise.
 
-    Beside ``median`` Dask accepts any name, and takes pandas' result on two made-up rows of
-    another dtype for the metadata. Where nothing is asked for, it loses the groups. Named
-    aggregations of chosen columns come under each other's names.
+    Beside ``median`` it accepts any name, and takes metadata of another dtype. Where nothing is
+    asked for, it loses the groups. Named aggregations of chosen columns get each other's names.
     """
     if isinstance(arg, str) and arg == "size":
         return False  # a method of frames: one column, whatever the arguments
     if arg is None:
-        if isinstance(groupby._slice, list | tuple) and len(named) > 1:
-            return True
+        differs = isinstance(groupby._slice, list | tuple) and len(named) > 1
     elif isinstance(arg, dict):
-        if not any(arg.values()):
-            return True
-    elif not arg or not named.keys().isdisjoint(_ARGUMENTS):
-        return True
+        differs = not any(arg.values())
+    else:
+        differs = not arg or not named.keys().isdisjoint(_ARGUMENTS)
     records = [REGISTRY[r.aggregation] for r in spec.requested if r.custom is None]
-    return any(not record.stock_agg or record.name == "median" for record in records)
+    return differs or any(not r.stock_agg or r.name == "median" for r in records)
 
 
 def on_own_labels(groupby: Any) -> Any:
@@ -236,15 +198,8 @@ def on_own_labels(groupby: Any) -> Any:
     labels = [_own_label(groupby.obj, key) for key in groupby.by]
     if all(label is key for label, key in zip(labels, groupby.by, strict=True)):
         return groupby
-    return type(groupby)(
-        groupby.obj,
-        by=labels,
-        group_keys=groupby.group_keys,
-        sort=groupby.sort,
-        observed=groupby.observed,
-        dropna=groupby.dropna,
-        slice=groupby._slice,
-    )
+    flags = {n: getattr(groupby, n) for n in ("group_keys", "sort", "observed", "dropna")}
+    return type(groupby)(groupby.obj, by=labels, slice=groupby._slice, **flags)
 
 
 def _own_label(obj: Any, key: Any) -> Any:
@@ -311,13 +266,13 @@ def _entries(
         return [(column, f, column) for column, f in arg.items()], False, levels
     entries: list[tuple[Hashable, Any, Hashable]] = []
     for column, functions in arg.items():
-        if not isinstance(functions, dict):
-            several = functions if isinstance(functions, list | tuple) else [functions]
-            functions = [(label_of(f), f) for f in several]
-        else:
-            functions = functions.items()
         above = column if levels > 1 else (column,)
-        entries += [((*above, label), f, column) for label, f in functions]
+        if isinstance(functions, dict):
+            labelled = list(functions.items())
+        else:
+            several = functions if isinstance(functions, list | tuple) else [functions]
+            labelled = [(label_of(f), f) for f in several]
+        entries += [((*above, label), f, column) for label, f in labelled]
     return entries, False, levels + 1
 
 
@@ -360,15 +315,9 @@ def refuse_several(name: str, parameters: dict[str, Any]) -> None:
         raise Unsupported(f"several quantiles at once, q={q!r}: a group has one row", name)
 
 
-# functions
-
-
 @dataclass(frozen=True, slots=True)
 class WithArguments:
-    """A function of a named aggregation, with the arguments that ``pd.NamedAgg`` gives it.
-
-    ``functools.partial`` does not take names.
-    """
+    """A function of a named aggregation, or its name, with the arguments of ``pd.NamedAgg``."""
 
     function: Any
     arguments: Parameters
@@ -377,21 +326,8 @@ class WithArguments:
 def read_function(function: Any) -> tuple[str, Parameters, CustomFunctions | None]:
     """Name, keyword arguments and user-defined functions of one entry of an ``.agg`` spec.
 
-    Parameters
-    ----------
-    function : str, callable, functools.partial or dd.Aggregation
-
-    Returns
-    -------
-    name : str
-        ``custom`` for a ``dd.Aggregation``.
-    parameters : tuple of (str, object)
-    custom : CustomFunctions or None
-
-    Raises
-    ------
-    Unsupported
-        For positional arguments in a partial, and functions of the user's own.
+    A ``dd.Aggregation`` has the name ``custom``. Raises ``Unsupported`` for positional arguments in
+    a partial, and functions of the user's own.
     """
     if all(hasattr(function, part) for part in ("chunk", "agg", "finalize", "__name__")):
         functions = CustomFunctions(
@@ -429,13 +365,9 @@ def _library_function(function: Any) -> tuple[str, dict[str, Any]]:
     """The aggregation that a function of pandas, NumPy or Python stands for."""
     if isinstance(function, methodcaller):  # dask.utils.M.sum
         return function.method, {}
-    if isinstance(function, Hashable):
-        try:
-            known = _KNOWN_FUNCTIONS.get(function)
-        except TypeError:  # the members of a tuple may not be hashable
-            known = None
-        if known is not None:
-            return known
+    with contextlib.suppress(TypeError):  # it may not be hashable
+        if function in _KNOWN_FUNCTIONS:
+            return _KNOWN_FUNCTIONS[function]
     name = getattr(function, "__name__", None)
     if not callable(function) or not isinstance(name, str):
         raise Unsupported(f"{function!r} is not an aggregation")

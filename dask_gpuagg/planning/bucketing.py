@@ -6,9 +6,11 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import dask
+import numpy as np
 import pandas as pd
 from dask.dataframe.dask_expr._expr import Expr
 from dask.dataframe.dask_expr.io import FromGraph
@@ -28,6 +30,7 @@ from dask_gpuagg.cluster import (
     device_memory,
     is_checked,
 )
+from dask_gpuagg.engines import dtypes_of
 from dask_gpuagg.settings import settings
 
 # Chunks of the partitions that fill a GPU, at least: in addition to them the kernels' call for one
@@ -45,11 +48,31 @@ PARTITIONS_OF_A_READER = 128
 # Bytes of a chunk of data that this process holds: its columns are copied next to each other, and
 # all that this saves are tasks of threads.
 _HERE_BYTES = 4 << 20
-_BYTES_OF_A_TEXT = 16
+# assumed of a value whose dtype does not say it
+_TEXT_BYTES = 16
 
 # Places of recent collections, with the time at which the scheduler was asked; of none of them, the
 # workers of the cluster. One query plans twice: before its inputs are lowered, and after.
 _recent: Cache[tuple[Any, str, bool], tuple[float, Places]] = Cache(16)
+
+
+def size_of(dtype: Any) -> int:
+    """Bytes of a value, roughly."""
+    if isinstance(dtype, np.dtype) and dtype.kind != "O":
+        return int(dtype.itemsize)
+    inner = getattr(dtype, "numpy_dtype", None)
+    fixed = isinstance(inner, np.dtype) and inner.kind != "O"
+    return int(inner.itemsize) + 1 if fixed and inner is not None else _TEXT_BYTES
+
+
+def dtypes_in(meta: Any) -> list[Any]:
+    """The dtypes of a frame's columns, or of a Series."""
+    return [meta.dtype] if meta.ndim == 1 else [dtype for _, dtype in dtypes_of(meta)]
+
+
+def bytes_of_a_row(meta: Any) -> int:
+    """Bytes of a row without its labels, roughly."""
+    return sum(map(size_of, dtypes_in(meta)))
 
 
 def located(nodes: Sequence[Expr], device: bool, columns: Any) -> Places | None:
@@ -59,11 +82,10 @@ def located(nodes: Sequence[Expr], device: bool, columns: Any) -> Places | None:
     """
     data: dict[Any, Any] = {}
     for node in nodes:
-        keys = node.operand("keys") if isinstance(node, FromGraph) else []
-        if len(keys) != node.npartitions:
+        if not isinstance(node, FromGraph) or len(node.operand("keys")) != node.npartitions:
             return None
         layer = dict(node.operand("layer"))
-        data |= {key: layer.get(key) for key in keys}
+        data |= {key: layer.get(key) for key in node.operand("keys")}
     # what asks a future for its client binds it first
     if all(hasattr(type(value), "client") for value in data.values()):
         client = next(iter(data.values())).client
@@ -73,9 +95,8 @@ def located(nodes: Sequence[Expr], device: bool, columns: Any) -> Places | None:
     frames = all(isinstance(value, pd.DataFrame | pd.Series) for value in data.values())
     if device or not frames or current_client() is not None:
         return None
-    dtypes = [columns.dtype] if columns.ndim == 1 else columns.dtypes
-    row_bytes = sum(getattr(dtype, "itemsize", _BYTES_OF_A_TEXT) for dtype in dtypes)
-    of_key = {key: Place(HERE, len(frame) * row_bytes) for key, frame in data.items()}
+    nbytes = bytes_of_a_row(columns)
+    of_key = {key: Place(HERE, len(frame) * nbytes) for key, frame in data.items()}
     threads = dask.config.get("num_workers", None) or CPU_COUNT
     return Places(of_key, {HERE: WorkerSize(threads, 0)})
 
@@ -94,19 +115,18 @@ def _asked(client: Any, of: str, keys: Sequence[Any], device: bool) -> Places:
 
 def held_by(sources: Sequence[Expr], places: Places, npartitions: int) -> list[Place | None]:
     """For each partition the worker that holds most of it, and its bytes; None if unknown."""
-    placed = []
-    for source in sources:
-        of_source = [places.of_key.get(key) for key in source.operand("keys")]
-        placed.append(of_source if len(of_source) == npartitions else of_source[:1] * npartitions)
-    return placed[0] if len(placed) == 1 else list(map(_together, zip(*placed, strict=True)))
-
-
-def _together(places: Sequence[Place | None]) -> Place | None:
-    placed = [place for place in places if place is not None]
-    if len(placed) < len(places):
-        return None
-    largest = max(placed, key=lambda place: place.nbytes)
-    return Place(largest.worker, sum(place.nbytes for place in placed))
+    held: list[Place | None] = []
+    for i in range(npartitions):
+        # a source of one partition is read with all of the others
+        keys = [source.operand("keys") for source in sources]
+        of_sources = [places.of_key.get(k[i] if len(k) == npartitions else k[0]) for k in keys]
+        placed = [place for place in of_sources if place is not None]
+        if len(placed) < len(of_sources):
+            held.append(None)
+        else:
+            largest = max(placed, key=lambda place: place.nbytes)
+            held.append(Place(largest.worker, sum(place.nbytes for place in placed)))
+    return held
 
 
 def buckets_of(
@@ -122,24 +142,29 @@ def buckets_of(
     other.
     """
     buckets: list[list[int]] = [[i] for i, place in enumerate(held) if place is None]
-    of_worker: dict[str, list[int]] = {}
+    # partitions with their bytes
+    of_worker: dict[str, dict[int, int]] = {}
     for i, place in enumerate(held):
         if place is not None:
-            of_worker.setdefault(place.worker, []).append(i)
-    for worker, partitions in of_worker.items():
-        sizes = {i: place.nbytes for i in partitions if (place := held[i]) is not None}
+            of_worker.setdefault(place.worker, {})[i] = place.nbytes
+    for worker, sizes in of_worker.items():
         max_bytes, min_chunks = _bounds(places, worker, device, streamed)
-        runs = _runs(partitions) if in_order else [partitions]
+        runs: list[list[int]] = []
+        for i in sizes:
+            if runs and (runs[-1][-1] == i - 1 or not in_order):
+                runs[-1].append(i)
+            else:
+                runs.append([i])
         for run in runs:
             buckets += _divided(run, sizes, max_bytes, min(min_chunks, len(run)))
     return tuple(sorted(map(tuple, buckets)))
 
 
 def _bounds(places: Places, worker: str, device: bool, streamed: bool) -> tuple[int, int]:
-    """The most bytes of a chunk of a worker, and the least number of its chunks."""
-    limit, size = settings().chunk, places.workers[worker]
-    if limit.nbytes is not None:
-        return limit.nbytes, 1
+    """Bytes of a chunk of a worker, at most, and the number of its chunks, at least."""
+    max_bytes, size = settings().chunk.nbytes, places.workers[worker]
+    if max_bytes is not None:
+        return max_bytes, 1
     if streamed:
         return sys.maxsize, 1
     if device:
@@ -151,25 +176,14 @@ def _bounds(places: Places, worker: str, device: bool, streamed: bool) -> tuple[
     return min(HOST_BYTES, share), size.threads
 
 
-def _runs(partitions: Sequence[int]) -> list[list[int]]:
-    """Runs of partitions that follow each other."""
-    runs: list[list[int]] = []
-    for i in partitions:
-        if runs and runs[-1][-1] == i - 1:
-            runs[-1].append(i)
-        else:
-            runs.append([i])
-    return runs
-
-
 def _divided(
     partitions: Sequence[int], sizes: dict[int, int], max_bytes: int, min_chunks: int
 ) -> list[list[int]]:
     """Partitions in chunks of about equal bytes, in their order."""
-    most_partitions = settings().chunk.partitions
-    if most_partitions is not None:
-        starts = range(0, len(partitions), most_partitions)
-        return [list(partitions[i : i + most_partitions]) for i in starts]
+    max_partitions = settings().chunk.partitions
+    if max_partitions is not None:
+        starts = range(0, len(partitions), max_partitions)
+        return [list(partitions[i : i + max_partitions]) for i in starts]
     total = sum(sizes[i] for i in partitions)
     number = min(max(min_chunks, math.ceil(total / max_bytes)), len(partitions))
     chunks: list[list[int]] = [[] for _ in range(number)]
@@ -201,10 +215,9 @@ def gpus() -> tuple[int, int]:
     if not _may_ask(client):
         return 1, 0
     # planning asks for places before, and each request costs a round trip
-    memory = device_memory(client)
-    if not memory:
+    if not device_memory(client):
         ask(client, [], True)
-        memory = device_memory(client)
+    memory = device_memory(client)
     return max(len(memory), 1), min(memory, default=0)
 
 
@@ -219,5 +232,10 @@ def runs_of_partitions(npartitions: int, tasks: int) -> tuple[tuple[int, ...], .
     """Runs of consecutive partitions, one for each task, none longer than a chunk may be."""
     max_partitions = settings().chunk.partitions or PARTITIONS_OF_A_READER
     number = min(max(tasks, math.ceil(npartitions / max_partitions)), npartitions)
-    ends = [npartitions * (i + 1) // number for i in range(number)]
-    return tuple(tuple(range(a, b)) for a, b in zip([0, *ends[:-1]], ends, strict=True))
+    return even_runs(range(npartitions), number)
+
+
+def even_runs(partitions: Sequence[int], number: int) -> tuple[tuple[int, ...], ...]:
+    """Partitions cut into so many runs of about equal length."""
+    ends = [len(partitions) * i // number for i in range(number + 1)]
+    return tuple(tuple(partitions[a:b]) for a, b in pairwise(ends))

@@ -1,9 +1,8 @@
 """Chunks: the partitions that one task takes, and the tasks that are run inside of it.
 
 The partitions of a persisted collection lie on workers. A chunk takes those of one worker, up to
-a share of its memory: it costs one task, and on the device one call of the kernels, however many
-partitions it has. On the device a chunk of files is read ahead of the kernels. What is done to a
-partition before it is grouped, partition by partition, is done inside the task.
+a share of its memory: it costs one task, and on the device one call of the kernels. There files are
+read ahead of the kernels. What is done to each partition before it is grouped is done in the task.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 from dask._task_spec import Task, TaskRef
@@ -24,6 +22,7 @@ from dask.tokenize import normalize_token
 
 from dask_gpuagg.planning.bucketing import (
     buckets_of,
+    even_runs,
     held_by,
     located,
     runs_of_partitions,
@@ -51,29 +50,14 @@ MOST_APART = 32
 Parts = tuple[tuple[Any, ...], tuple[Any, ...]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Chunks:
     """The inputs of the tasks of a chunked group-by, opaque to Dask.
 
-    They are sent to the scheduler as tasks: expressions would take metadata with them, which may be
-    on the GPU.
-
-    Attributes
-    ----------
-    frame : Expr
-        The input, lowered.
-    by : tuple
-        Labels, callables, or lowered expressions.
-    buckets : tuple of tuple of int
-        The partitions of each task.
-    workers : int
-        On how many workers the partitions lie; 0 where any may read them.
-    readers : int
-        How many partitions are read at a time; 0 where they are persisted.
-    text_keys : tuple of str, optional
-        Columns may stay where the reader has put them, those named here as dictionaries.
-    inside : tuple of types
-        The nodes that read, whose tasks run inside of the chunks.
+    The input and its keys are lowered. Each bucket has the partitions of a task. They lie on so
+    many ``workers`` (0: any may read them), and so many ``readers`` read at a time (0: they are
+    persisted). With ``text_keys`` columns may stay where the reader has put them, those named here
+    as dictionaries. The tasks of readers of the types ``inside`` run in the chunks.
     """
 
     frame: Expr
@@ -85,18 +69,19 @@ class Chunks:
     inside: tuple[type, ...] = READERS
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
+        return self._token
+
+    @cached_property
+    def _token(self) -> tuple[Any, ...]:
         # callables by what they are: as texts they may look alike
         by = tuple(b._name if isinstance(b, Expr) else normalize_token(b) for b in self.by)
         rest = (self.buckets, self.readers, self.text_keys)
         return ("dask_gpuagg.Chunks", self.frame._name, by, *rest)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _same, (self.sent(),)
-
-    def sent(self) -> Sent:
-        """These chunks with their tasks, as the scheduler has them."""
-        parts = tuple(self.parts(bucket) for bucket in range(len(self.buckets)))
-        return Sent(parts, self.readers, self.__dask_tokenize__(), str(self), self.futures())
+    def __getstate__(self) -> dict[str, Any]:
+        # the scheduler gets tasks: expressions would take metadata along, which may be on the GPU
+        names = ("buckets", "workers", "readers", "_token", "_parts", "_futures")
+        return {name: getattr(self, name) for name in names}
 
     def __len__(self) -> int:
         return len(self.buckets)
@@ -112,41 +97,31 @@ class Chunks:
         """Nodes whose tasks run inside of chunks, and the nodes that these read."""
         return region_of([self.frame, *expressions(self.by)], self.inside)
 
-    @cached_property
-    def _alias(self) -> dict[Any, Any]:
-        # the tasks of a persisted collection only rename the data, so they are skipped
-        return {
-            (node._name, i): key
-            for node in self.region[1]
-            if isinstance(node, FromGraph)
-            for i, key in enumerate(node.operand("keys"))
-        }
-
-    @cached_property
-    def _made(self) -> dict[int, Parts]:
-        return {}
-
     def divided(self, number: int) -> Chunks:
         """These partitions in up to ``number`` times as many tasks."""
-        buckets = []
-        for bucket in self.buckets:
-            parts = min(number, len(bucket))
-            ends = [len(bucket) * i // parts for i in range(parts + 1)]
-            buckets += [bucket[a:b] for a, b in pairwise(ends)]
-        return replace(self, buckets=tuple(buckets))
+        runs = (even_runs(bucket, min(number, len(bucket))) for bucket in self.buckets)
+        return replace(self, buckets=tuple(run for of_bucket in runs for run in of_bucket))
 
-    def futures(self) -> dict[Any, Any]:
-        """The futures that the tasks read, by key.
+    @cached_property
+    def _futures(self) -> dict[Any, Any]:
+        """The futures, or the data of this process, that the tasks read, by key."""
+        persisted = [node for node in self.region[1] if isinstance(node, FromGraph)]
+        return {key: v for node in persisted for key, v in dict(node.operand("layer")).items()}
 
-        They belong to the graph: a delayed result, or a query that was sent elsewhere, may outlive
+    def layer(self, name: str, run: Any, **options: Any) -> dict[Any, Any]:
+        """The tasks that call a function of each chunk, and the futures that they read.
+
+        These belong to the graph: a delayed result, or a query that was sent elsewhere, may outlive
         the collection that holds them here.
         """
-        return {
-            key: future
-            for node in self.region[1]
-            if isinstance(node, FromGraph)
-            for key, future in dict(node.operand("layer")).items()
-        }
+        layer: dict[Any, Any] = {}
+        for i, (parts, outer) in enumerate(self._parts):
+            layer |= {key: self._futures[key] for key in outer if key in self._futures}
+            # without inputs from other tasks it is marked as a data producer
+            more = {"readers": self.readers, "_data_producer": not outer, **options}
+            refs = map(TaskRef, outer)
+            layer[name, i] = Task((name, i), gpuagg_on_chunk, run, parts, outer, *refs, **more)
+        return layer
 
     def parts(self, bucket: int) -> Parts:
         """The tasks of each partition, dependencies first, and the keys that other tasks provide.
@@ -154,25 +129,34 @@ class Chunks:
         With its tasks a partition has, for the frame and each key, its key in their results, or
         what the user gave.
         """
-        # a scheduler in the client's process finds the same object, and asks again
-        if bucket not in self._made:
-            self._made[bucket] = self._parts_of(bucket)
-        return self._made[bucket]
+        return self._parts[bucket]
 
-    def _parts_of(self, bucket: int) -> Parts:
-        roots, alias = (self.frame, *self.by), self._alias
-        nodes = {node._name: node for node in self.region[0]}
+    @cached_property
+    def _parts(self) -> tuple[Parts, ...]:
+        inside, outside = self.region
+        nodes = {node._name: node for node in inside}
+        # the tasks of a persisted collection only rename the data, so they are skipped
+        alias = {
+            (node._name, i): key
+            for node in outside
+            if isinstance(node, FromGraph)
+            for i, key in enumerate(node.operand("keys"))
+        }
+        return tuple(self._parts_of(bucket, nodes, alias) for bucket in self.buckets)
+
+    def _parts_of(
+        self, bucket: Iterable[int], nodes: dict[str, Any], alias: dict[Any, Any]
+    ) -> Parts:
         parts = []
         outer: dict[Any, None] = {}
-        for index in self.buckets[bucket]:
+        for index in bucket:
             tasks: dict[Any, Task] = {}
             sources = []
-            for root in roots:
+            for root in (self.frame, *self.by):
                 if not isinstance(root, Expr):
                     sources.append((False, root))
                     continue
-                place = 0 if root.npartitions == 1 else index
-                key = (root._name, place)
+                key = (root._name, 0 if root.npartitions == 1 else index)
                 _add_tasks(key, nodes, tasks, alias)
                 key = alias.get(key, key)
                 sources.append((True, key))
@@ -185,50 +169,6 @@ class Chunks:
                 to_run = [as_read(task, self.text_keys) for task in to_run]
             parts.append((tuple(to_run), tuple(sources)))
         return tuple(parts), tuple(outer)
-
-
-@dataclass(frozen=True)
-class Sent:
-    """Chunks as the scheduler has them: ``made`` are the ``parts`` of each, ``held`` futures."""
-
-    made: tuple[Parts, ...]
-    readers: int
-    token: tuple[Any, ...]
-    text: str
-    held: dict[Any, Any]
-
-    def __dask_tokenize__(self) -> tuple[Any, ...]:
-        return self.token
-
-    def __len__(self) -> int:
-        return len(self.made)
-
-    def __str__(self) -> str:
-        return self.text
-
-    def sent(self) -> Sent:
-        """Itself; see ``Chunks.sent``."""
-        return self
-
-    def futures(self) -> dict[Any, Any]:
-        """The futures that the tasks read, by key; see ``Chunks.futures``."""
-        return dict(self.held)
-
-    def parts(self, bucket: int) -> Parts:
-        """The tasks of one chunk; see ``Chunks.parts``."""
-        return self.made[bucket]
-
-
-def _same(sent: Sent) -> Sent:
-    return sent
-
-
-def chunk_task(key: Any, run: Any, chunks: Chunks | Sent, index: int, **given: Any) -> Task:
-    """The task of one chunk; without inputs from other tasks it is marked as a data producer."""
-    parts, outer = chunks.parts(index)
-    refs, readers = map(TaskRef, outer), chunks.readers
-    given = {"readers": readers, "_data_producer": not outer, **given}
-    return Task(key, gpuagg_on_chunk, run, parts, outer, *refs, **given)
 
 
 def _add_tasks(
@@ -325,10 +265,9 @@ def _of_readers(
     kinds = STREAMED_READERS if streamed else READERS
     if not any(isinstance(node, kinds) for node in inside):
         return None
-    workers = workers_of(device)
-    number = 1 if workers is None else len(workers)
-    if device and workers is not None:
-        number = sum(size.device_memory > 0 for size in workers.values()) or number
+    sizes = list((workers_of(device) or {}).values())
+    gpus = sum(size.device_memory > 0 for size in sizes) if device else 0
+    number = gpus or len(sizes) or 1
     files = any(isinstance(node, READERS) for node in inside)
     readers = READERS_OF_A_TASK if files and (device or streamed) else 1
     npartitions = int(frame.npartitions)
@@ -376,11 +315,7 @@ def unprojected(frame: Expr, by: Sequence[Any]) -> Expr:
         isinstance(frame, Projection)
         and frame.ndim == frame.frame.ndim == 2
         and frame.frame._meta.columns.is_unique
-        and all(isinstance(b, Expr) or _is_among(b, frame._meta.columns) for b in by)
+        and all(isinstance(b, Expr) or (not callable(b) and b in frame.columns) for b in by)
     ):
         frame = frame.frame
     return frame
-
-
-def _is_among(by: Any, columns: Any) -> bool:
-    return not callable(by) and by in columns

@@ -1,18 +1,18 @@
-"""Estimates of the number of groups, from what is known of an input before the query runs.
+"""Estimates of the number of groups before a query runs.
 
-Metadata first: key dtypes that bound the groups, frames held in memory. Where that leaves the
-number of groups open and there are many partitions, the distinct keys of three partitions are
-computed, if that costs no more than reading them. Of a few partitions that this process holds
-some rows are read.
+They come from metadata: key dtypes that bound the groups, frames held in memory. Where that leaves
+the number open and there are many partitions, the distinct keys of three partitions are computed,
+if that costs no more than reading them. Of a few partitions in this process some rows are read.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, islice
 from typing import Any
 
 import dask
@@ -20,53 +20,34 @@ import numpy as np
 import pandas as pd
 from dask._task_spec import DataNode
 from dask.base import get_scheduler, tokenize
-from dask.dataframe.dask_expr import _expr as E
-from dask.dataframe.dask_expr._expr import Expr, Partitions, Projection
+from dask.dataframe.dask_expr._expr import Blockwise, Expr, Projection
 from dask.dataframe.dask_expr.io import IO, FromGraph, FromPandas
 from dask.dataframe.dask_expr.io.io import FusedIO
 from dask.utils import get_default_shuffle_method
 
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cluster import cluster_problem, current_client
-from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.engines.host.grouping import group
 from dask_gpuagg.plan import Column, Plan, StateUse
-from dask_gpuagg.planning.chunks import USER_FUNCTIONS, Chunks, chunk_task
+from dask_gpuagg.planning.bucketing import size_of
+from dask_gpuagg.planning.chunks import USER_FUNCTIONS, Chunks, expressions
 from dask_gpuagg.planning.files import span_of_key
-from dask_gpuagg.planning.nodes import GroupByPartial, GroupBySampled
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.reporting.fallbacks import note_fallback
 from dask_gpuagg.settings import settings
-from dask_gpuagg.tasks.tasks import (
-    KeySample,
-    gpuagg_partial,
-    gpuagg_sample,
-    gpuagg_sample_partition,
-)
+from dask_gpuagg.tasks.reading import frame_of
+from dask_gpuagg.tasks.tasks import KeySample, gpuagg_chunk, gpuagg_sample
 
 # Dask's limit: up to this number of partitions it reduces by a tree
 FEW_PARTITIONS = 15
-# assumed of a key or value whose dtype does not say it
-_TEXT_BYTES = 16
-_BOOLEAN, _BYTE = 2, 256
 
 
 @dataclass(frozen=True, slots=True)
 class GroupEstimate:
-    """Expected number of groups.
+    """Expected number of groups, ``None`` when nothing is known, or a bound of it.
 
-    Attributes
-    ----------
-    groups : int, optional
-        ``None`` when nothing is known.
-    bound : bool
-        Whether ``groups`` is an upper bound rather than an estimate.
-    how : str
-        Where the number comes from, in words.
-    rows : int, optional
-        Rows of groups, about, where a sample of rows tells.
-    pair_bytes : int, optional
-        Bytes of the distinct pairs of key and value, about, of the column that has most.
+    ``how`` says where it comes from. A sample of rows tells about how many ``rows`` there are, and
+    one of distinct pairs of key and value the bytes of the column that has most.
     """
 
     groups: int | None
@@ -82,62 +63,47 @@ def dtype_bound(dtype: Any) -> int | None:
         unknown = "__UNKNOWN_CATEGORIES__" in map(str, dtype.categories[:1])
         return None if unknown else len(dtype.categories) + 1
     numpy_dtype = getattr(dtype, "numpy_dtype", dtype)
-    if not isinstance(numpy_dtype, np.dtype):
+    if not isinstance(numpy_dtype, np.dtype) or numpy_dtype.itemsize != 1:
         return None
-    if numpy_dtype.kind == "b":
-        return _BOOLEAN + 1
-    if numpy_dtype.kind in "iu" and numpy_dtype.itemsize == 1:
-        return _BYTE + 1
-    return None
+    return {"b": 2 + 1, "i": 256 + 1, "u": 256 + 1}.get(numpy_dtype.kind)
 
 
 def from_metadata(dtypes: Sequence[Any], rows: int | None) -> GroupEstimate:
     """Upper bound on the groups from the keys' dtypes and the number of rows."""
-    bounds = [dtype_bound(dtype) for dtype in dtypes]
-    product: int | None = 1
-    for bound in bounds:
-        product = None if bound is None or product is None else product * bound
-    if product is not None and (rows is None or product <= rows):
-        return GroupEstimate(product, True, "the keys' dtypes admit no more")
+    bounds = [bound for dtype in dtypes if (bound := dtype_bound(dtype)) is not None]
+    if len(bounds) == len(dtypes) and (rows is None or math.prod(bounds) <= rows):
+        return GroupEstimate(math.prod(bounds), True, "the keys' dtypes admit no more")
     if rows is not None:
         return GroupEstimate(rows, True, f"there are {rows:,} rows")
     return GroupEstimate(None, False, "the metadata does not bound the groups")
 
 
-def from_samples(samples: Sequence[Sequence[pd.Series]], npartitions: int) -> GroupEstimate:
-    """Estimate the number of groups from the distinct keys of some partitions.
-
-    Notes
-    -----
-    Capture and recapture (Petersen 1896, Lincoln 1930): two partitions with ``a`` and ``b``
-    distinct keys of which ``c`` are shared point to ``a * b / c`` keys in all. Without shared
-    keys (sorted or clustered data) every partition is taken to bring keys of its own. The
-    pair that points to most keys counts: too many expected groups cost an exchange, too few
-    the memory of a worker.
-    """
-    counts, shared, groups = _overlaps(samples)
-    how = f"sampled {len(samples)} of {npartitions} partitions"
-    if len(samples) == npartitions:
-        return GroupEstimate(groups, False, how)
-    limit = round(sum(counts) / len(counts) * npartitions)
-    return GroupEstimate(_recaptured(counts, shared, groups, limit), False, how)
-
-
-def from_key_samples(samples: Sequence[KeySample], npartitions: int) -> GroupEstimate:
+def from_samples(samples: Sequence[KeySample], npartitions: int) -> int:
     """Estimate the number of groups from the distinct keys of some rows of some partitions.
 
-    Notes
-    -----
-    Capture and recapture, as in ``from_samples``. Where samples share no keys, a partition has as
-    many as the repetitions within its sample point to: of ``n`` keys, ``t`` rows repeat about
-    ``t * t / 2 n``. Of keys of which few have most rows, all this finds too few.
+    By capture and recapture (Petersen 1896, Lincoln 1930) two partitions with ``a`` and ``b``
+    distinct keys of which ``c`` are shared point to ``a * b / c`` keys in all. The pair that points
+    to most keys counts: too many expected groups cost an exchange, too few the memory of a worker.
+    Without shared keys (sorted or clustered data) every partition is taken to bring keys of its
+    own. A partition has as many as the repetitions within its sample point to: of ``n`` keys, ``t``
+    rows repeat about ``t * t / 2 n``. Of keys of which few have most rows, a sample that is not all
+    rows finds too few.
     """
-    counts, shared, groups = _overlaps([sample.keys for sample in samples])
+    counts = [len(sample.keys[0]) for sample in samples]
+    columns = [
+        pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
+        for parts in zip(*(sample.keys for sample in samples), strict=True)
+    ]
+    groups = group(columns, dropna=False)
+    seen = np.zeros((len(samples), groups.n), dtype=bool)
+    seen[np.repeat(np.arange(len(samples)), counts), groups.codes] = True
     of_partitions = map(_keys_of_a_partition, counts, samples)
     limit = round(sum(of_partitions) / len(counts) * npartitions)
-    how = f"sampled rows of {len(samples)} of {npartitions} partitions"
-    rows = round(sum(sample.rows for sample in samples) / len(samples) * npartitions)
-    return GroupEstimate(_recaptured(counts, shared, groups, limit), False, how, rows)
+    pairs = []
+    for a, b in combinations(range(len(samples)), 2):
+        shared = int((seen[a] & seen[b]).sum())
+        pairs.append(round(counts[a] * counts[b] / shared) if shared else limit)
+    return max(min(limit, max(pairs, default=0)), groups.n)
 
 
 def _keys_of_a_partition(distinct: int, sample: KeySample) -> int:
@@ -145,33 +111,6 @@ def _keys_of_a_partition(distinct: int, sample: KeySample) -> int:
     if sample.rows == taken or repeated >= distinct:
         return distinct
     return min(sample.rows, taken * taken // (2 * repeated)) if repeated else sample.rows
-
-
-def _recaptured(
-    counts: list[int], shared: dict[tuple[int, int], int], groups: int, limit: int
-) -> int:
-    """The most keys to which a pair of samples points, but no more than ``most``."""
-    pairs = (
-        round(counts[a] * counts[b] / both) if both else limit for (a, b), both in shared.items()
-    )
-    return max(min(limit, max(pairs, default=0)), groups)
-
-
-def _overlaps(
-    samples: Sequence[Sequence[pd.Series]],
-) -> tuple[list[int], dict[tuple[int, int], int], int]:
-    """Distinct keys of each sample, of which each pair shares how many, and those of all."""
-    counts = [len(sample[0]) for sample in samples]
-    columns = [
-        pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
-        for parts in zip(*samples, strict=True)
-    ]
-    groups = group(columns, dropna=False)
-    seen = np.zeros((len(samples), groups.n), dtype=bool)
-    sample_of_row = np.repeat(np.arange(len(samples)), counts)
-    seen[sample_of_row, groups.codes] = True
-    pairs = combinations(range(len(samples)), 2)
-    return counts, {(a, b): int((seen[a] & seen[b]).sum()) for a, b in pairs}, groups.n
 
 
 # estimates of recent queries; a query is usually explained, optimized and computed in a row
@@ -203,14 +142,13 @@ def estimate_groups(
 
 def _unfused(query: GroupByQuery) -> GroupByQuery:
     """The query on single files, where Dask reads several narrow ones as one partition."""
-    roots = [query.frame, *query.by]
-    nodes = [node for root in roots if isinstance(root, Expr) for node in root.walk()]
     # other nodes and sources have as many partitions as the inputs had when they were fused
-    sources = [node for node in nodes if isinstance(node, IO)]
-    if not all(isinstance(node, E.Blockwise) for node in nodes):
+    if not all(
+        isinstance(node, FusedIO) or (isinstance(node, Blockwise) and not isinstance(node, IO))
+        for node in _nodes_of(query)
+    ):
         return query
-    if not all(isinstance(source, FusedIO) for source in sources):
-        return query
+    roots = [query.frame, *query.by]
     for i, root in enumerate(roots):
         for node in root.find_operations(FusedIO) if isinstance(root, Expr) else ():
             roots[i] = roots[i].substitute(node, node.operand("_expr"))
@@ -221,9 +159,8 @@ def _of_sample(
     query: GroupByQuery, chunks: Chunks | None, pairs: Sequence[int], how: str
 ) -> GroupEstimate:
     """Estimate from a sample, where one is taken; ``how`` says what is known without one."""
-    npartitions = query.frame.npartitions
-    few = npartitions <= FEW_PARTITIONS and chunks is None
-    if few and not (npartitions > 1 and _in_memory(query)):
+    few = query.frame.npartitions <= FEW_PARTITIONS and chunks is None
+    if few and (query.frame.npartitions == 1 or not _in_memory(query)):
         return GroupEstimate(None, False, how)
     if settings().sample == "never":
         return GroupEstimate(None, False, "gpuagg.sample is 'never'")
@@ -242,18 +179,17 @@ def _of_sample(
         if obstacle is not None:
             return GroupEstimate(None, False, obstacle)
         try:
-            if chunks is not None:
-                estimate = _sample_rows(query, chunks)
-            else:
-                estimate = _sample_rows_here(query) if few else _sample(query, pairs)
+            if few and chunks is None:
+                chunks = _lowered(query.frame, query.by)
+            estimate = _sample(query, pairs) if chunks is None else _sample_rows(query, chunks)
         except _InputFailed as failure:
             # the query itself will raise the same error
             return GroupEstimate(None, False, f"sampling failed: {failure.__cause__!r}")
         except Exception as error:
             reason = f"sampling failed: {error!r}"
-            what = f"by {', '.join(str(key.label) for key in query.plan.keys)}"
+            call = f"by {', '.join(str(key.label) for key in plan.keys)}"
             how = "is planned without an estimate of its groups"
-            note_fallback("-".join(name), what, reason, cause=error, how=how)
+            note_fallback("-".join(name), call, reason, cause=error, how=how)
             return GroupEstimate(None, False, reason)
         _recent.put(name, estimate)
     return estimate
@@ -261,13 +197,16 @@ def _of_sample(
 
 def rows_of(frame: Expr) -> int | None:
     """Rows of an input at most, where it is a filter or projection of a frame held in memory."""
-    sources = [node for node in frame.walk() if isinstance(node, IO)]
-    plain = all(
-        isinstance(n, E.Blockwise | IO) and not isinstance(n, USER_FUNCTIONS) for n in frame.walk()
-    )
-    rows = list(map(_rows_held, sources))
-    numbers = [n for n in rows if n is not None]
-    return max(numbers) if plain and numbers and len(numbers) == len(rows) else None
+    nodes = list(frame.walk())
+    if not all(map(_is_plain, nodes)):
+        return None
+    rows = [_rows_held(node) for node in nodes if isinstance(node, IO)]
+    numbers = [number for number in rows if number is not None]
+    return max(numbers) if numbers and len(numbers) == len(rows) else None
+
+
+def _is_plain(node: Any) -> bool:
+    return isinstance(node, Blockwise | IO) and not isinstance(node, USER_FUNCTIONS)
 
 
 def _rows_held(source: Expr) -> int | None:
@@ -280,25 +219,27 @@ def _rows_held(source: Expr) -> int | None:
     return sum(map(len, data)) if data and all(hasattr(type(v), "dtypes") for v in data) else None
 
 
+def _nodes_of(query: GroupByQuery) -> list[Any]:
+    return [node for root in (query.frame, *expressions(query.by)) for node in root.walk()]
+
+
 def _in_memory(query: GroupByQuery) -> bool:
     """Whether the input, as it is grouped, is already in this process's memory."""
-    roots = [query.frame, *(b for b in query.by if isinstance(b, Expr))]
-    nodes = [node for root in roots for node in root.walk()]
-    plain = all(isinstance(node, IO | Projection) for node in nodes)
-    sources = [node for node in nodes if isinstance(node, IO)]
-    return plain and all(_rows_held(source) is not None for source in sources)
+    return all(
+        isinstance(node, Projection) or (isinstance(node, IO) and _rows_held(node) is not None)
+        for node in _nodes_of(query)
+    )
 
 
 def _obstacle(query: GroupByQuery) -> str | None:
     """Why the input cannot be sampled cheaply; ``None`` if it can."""
     if any(callable(b) and not isinstance(b, Expr) for b in query.by):
         return "a key is a function"
-    for root in [query.frame, *(b for b in query.by if isinstance(b, Expr))]:
-        for node in root.walk():
-            if isinstance(node, FromGraph) and not holds_data(node):
-                return "the input is a graph of unknown cost"
-            if isinstance(node, USER_FUNCTIONS) or not isinstance(node, E.Blockwise | IO):
-                return f"the input is computed by {type(node).__name__}"
+    for node in _nodes_of(query):
+        if isinstance(node, FromGraph) and not holds_data(node):
+            return "the input is a graph of unknown cost"
+        if not _is_plain(node):
+            return f"the input is computed by {type(node).__name__}"
     client = current_client()
     if client is not None and client.asynchronous:
         return "the client is asynchronous"
@@ -321,60 +262,77 @@ def holds_data(node: FromGraph) -> bool:
 
 def _pairs_to_count(query: GroupByQuery) -> tuple[int, ...]:
     """Columns whose distinct pairs decide whether one task merges them, or several."""
-    host = engine_name(query.meta) != DEVICE and query.frame.ndim == 2
-    sent = query.shuffle_method is None and get_default_shuffle_method() == "p2p"
-    return query.plan.pairs if host and sent else ()
+    if query.on_device or query.frame.ndim == 1 or query.shuffle_method is not None:
+        return ()
+    return query.plan.pairs if get_default_shuffle_method() == "p2p" else ()
 
 
 def _sample(query: GroupByQuery, pairs: Sequence[int]) -> GroupEstimate:
+    """Estimate from all keys of three partitions, and the pairs from rows of them."""
     frame, plan = query.frame, query.plan
     values = [plan.columns[c] for c in pairs]
     labels = [b for b in query.by if not isinstance(b, Expr)] + [c.label for c in values]
     if frame.ndim == 2:
         columns = [c for c in frame.columns if c in labels] or list(frame.columns[:1])
         frame = Projection(frame, columns)
-    sampled = [GroupBySampled(frame, _keys_only(query, v), *query.by, v.label) for v in values]
-    partials, *of_pairs = _of_three(GroupByPartial(frame, _keys_only(query), *query.by), *sampled)
-    nbytes = []
-    for value, samples in zip(values, of_pairs, strict=True):
-        pairs_of_value = from_key_samples(samples, frame.npartitions).groups or 0
-        nbytes.append(pairs_of_value * sum(size_of(c.dtype) for c in (*plan.keys, value)))
-    keys = [
-        [_on_host(partial["groups"][f"k{i}"]) for i in range(len(plan.keys))]
-        for partial in partials
+    steps: list[Step] = [(gpuagg_chunk, _keys_only(query), ())]
+    steps += [(gpuagg_sample, _keys_only(query, value), (value.label,)) for value in values]
+    partials, *of_pairs = _of_three(_lowered(frame, query.by), *steps)
+    npartitions = int(frame.npartitions)
+    samples = []
+    for partial in partials:
+        keys = [_on_host(partial["groups"][f"k{i}"]) for i in range(len(plan.keys))]
+        samples.append(KeySample(keys, len(keys[0]), len(keys[0])))
+    nbytes = [
+        from_samples(of_value, npartitions) * sum(size_of(c.dtype) for c in (*plan.keys, value))
+        for value, of_value in zip(values, of_pairs, strict=True)
     ]
-    return replace(from_samples(keys, frame.npartitions), pair_bytes=max(nbytes, default=None))
-
-
-def _of_three(*nodes: Expr) -> list[list[Any]]:
-    """The results of each node for three of its partitions."""
-    # not tuned: that would fuse the chosen partitions with their neighbours
-    chosen = [Partitions(node, _three(node.npartitions)) for node in nodes]
-    lowered = [node.simplify().lower_completely() for node in chosen]
-    graph = {key: task for node in lowered for key, task in node.__dask_graph__().items()}
-    results = _computed(graph, [key for node in lowered for key in node.__dask_keys__()])
-    taken = len(results) // len(nodes)
-    return [results[i : i + taken] for i in range(0, len(results), taken)]
-
-
-def _sample_rows_here(query: GroupByQuery) -> GroupEstimate:
-    (samples,) = _of_three(GroupBySampled(query.frame, _keys_only(query), *query.by))
-    return from_key_samples(samples, query.frame.npartitions)
+    how = f"sampled {len(samples)} of {npartitions} partitions"
+    groups = from_samples(samples, npartitions)
+    return GroupEstimate(groups, False, how, pair_bytes=max(nbytes, default=None))
 
 
 def _sample_rows(query: GroupByQuery, chunks: Chunks) -> GroupEstimate:
-    npartitions, plan = int(query.frame.npartitions), _keys_only(query)
-    alone = replace(chunks, buckets=tuple((i,) for i in _three(npartitions)))
-    name = f"gpuagg_sample-{tokenize(alone, plan)}"
-    keys = [(name, i) for i in range(len(alone))]
-    graph = {key: chunk_task(key, gpuagg_sample, alone, i, plan=plan) for i, key in enumerate(keys)}
-    needed = {key for task in graph.values() for key in task.dependencies}
-    futures = {key: future for key, future in alone.futures().items() if key in needed}
-    return from_key_samples(_computed({**graph, **futures}, keys), npartitions)
+    """Estimate from some rows of three partitions."""
+    npartitions = int(query.frame.npartitions)
+    (samples,) = _of_three(chunks, (gpuagg_sample, _keys_only(query), ()))
+    how = f"sampled rows of {len(samples)} of {npartitions} partitions"
+    rows = round(sum(sample.rows for sample in samples) / len(samples) * npartitions)
+    return GroupEstimate(from_samples(samples, npartitions), False, how, rows)
 
 
-def _three(npartitions: int) -> list[int]:
-    return sorted({0, npartitions // 2, npartitions - 1})
+def _lowered(frame: Expr, by: Sequence[Any]) -> Chunks:
+    """An input for ``_of_three``; what reads it runs in tasks of its own.
+
+    It is not tuned: that would fuse the chosen partitions with their neighbours.
+    """
+    lowered: Any = frame.simplify().lower_completely()
+    keys = (b.simplify().lower_completely() if isinstance(b, Expr) else b for b in by)
+    return Chunks(lowered, tuple(keys), (), workers=0, inside=())
+
+
+# A task, its plan, and the keys that it has besides.
+Step = tuple[Any, Plan, tuple[Any, ...]]
+
+
+def _of_three(chunks: Chunks, *steps: Step) -> list[list[Any]]:
+    """The results of each step for three partitions, which are read once for all of them."""
+    npartitions = int(chunks.frame.npartitions)
+    three = sorted({0, npartitions // 2, npartitions - 1})
+    graph: dict[Any, Any] = {}
+    keys = []
+    for node in chunks.region[1]:
+        if isinstance(node, Blockwise):
+            for i in three if node.npartitions > 1 else [0]:
+                graph[node._name, i] = node._task((node._name, i), i)
+    for run, plan, by in steps:
+        buckets = tuple((i,) for i in three)
+        of_step = replace(chunks, by=(*chunks.by, *by), buckets=buckets, readers=0)
+        name = f"{run.__name__}-{tokenize(of_step, plan)}"
+        graph |= of_step.layer(name, run, plan=plan)
+        keys += [(name, i) for i in range(len(three))]
+    results = iter(_computed(graph, keys))
+    return [list(islice(results, len(three))) for _ in steps]
 
 
 def _keys_only(query: GroupByQuery, *further: Column) -> Plan:
@@ -395,21 +353,12 @@ def _computed(graph: Any, keys: list[Any]) -> list[Any]:
 
 
 def _in_task_of_ours(error: Exception) -> bool:
+    """Whether a task of a sample failed, and not the steps of the input that run inside of it."""
     # by name: errors of a worker come with a copy of their traceback
-    frames = traceback.walk_tb(error.__traceback__)
-    tasks = (gpuagg_partial, gpuagg_sample, gpuagg_sample_partition)
-    ours = [task.__name__ for task in tasks]
-    return any(frame.f_code.co_name in ours for frame, _ in frames)
+    names = {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
+    ours = {task.__name__ for task in (gpuagg_chunk, gpuagg_sample)}
+    return not names.isdisjoint(ours) and frame_of.__name__ not in names
 
 
 def _on_host(keys: Any) -> Any:
     return keys.to_pandas() if hasattr(keys, "to_pandas") else keys
-
-
-def size_of(dtype: Any) -> int:
-    """Bytes of a value, roughly."""
-    if isinstance(dtype, np.dtype) and dtype.kind != "O":
-        return int(dtype.itemsize)
-    inner = getattr(dtype, "numpy_dtype", None)
-    fixed = isinstance(inner, np.dtype) and inner.kind != "O"
-    return int(inner.itemsize) + 1 if fixed and inner is not None else _TEXT_BYTES

@@ -14,23 +14,18 @@ from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr._expr import Expr
 from dask.dataframe.dask_expr.io import IO
 from dask.dataframe.dask_expr.io.io import FusedIO
-from dask.dataframe.dask_expr.io.parquet import (
-    FusedParquetIO,
-    ReadParquet,
-    ReadParquetFSSpec,
-)
+from dask.dataframe.dask_expr.io.parquet import FusedParquetIO, ReadParquet, ReadParquetFSSpec
 
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.dtypes import INTEGRAL, NUMERIC, TEMPORAL, dtype_class
 from dask_gpuagg.engines import dtypes_of
+from dask_gpuagg.planning.bucketing import bytes_of_a_row, dtypes_in
 
 Buckets = tuple[tuple[int, ...], ...]
 
 # Columns of one read, decoded. Fewer bytes do not keep a reader busy; more only take memory, for
 # some reads are there at a time.
 BYTES_OF_A_READ = 128 << 20
-# assumed of a value whose dtype does not say it
-_TEXT_BYTES = 16
 
 # dtypes of which the metadata of pandas in a file says no more than the file itself
 _PLAIN = (*NUMERIC, *TEMPORAL, "string")
@@ -109,16 +104,12 @@ def without_labels(frame: Expr, by: Sequence[Any], inside: Sequence[Expr]) -> bo
         return False
     if not all(isinstance(b, Expr) or (frame.ndim == 2 and b in frame.columns) for b in by):
         return False
-    return all(_is_plain(dtype) for node in read for dtype in _dtypes_of(node._meta))
+    return all(_is_plain(dtype) for node in read for dtype in dtypes_in(node._meta))
 
 
 def _is_plain(dtype: Any) -> bool:
     # the file itself has the instants of times in a zone, as UTC
     return dtype_class(dtype) in _PLAIN and not isinstance(dtype, pd.DatetimeTZDtype)
-
-
-def _dtypes_of(meta: Any) -> list[Any]:
-    return [meta.dtype] if meta.ndim == 1 else [dtype for _, dtype in dtypes_of(meta)]
 
 
 def _read_by(
@@ -134,8 +125,7 @@ def _bytes_of_a_file(reader: Any) -> int:
     """Bytes of the columns that are read of the first file, 0 of none."""
     files = reader._dataset_info["ds"].get_fragments()
     rows = _rows.of(reader.checksum, lambda: sum(f.metadata.num_rows for f in islice(files, 1)))
-    dtypes = _dtypes_of(reader._meta)
-    return rows * sum(getattr(dtype, "itemsize", _TEXT_BYTES) for dtype in dtypes)
+    return rows * bytes_of_a_row(reader._meta)
 
 
 def by_file(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,40 +18,15 @@ from dask.utils import get_default_shuffle_method
 from dask_gpuagg.aggregations import Kind
 from dask_gpuagg.cluster import current_client
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import DEVICE, engine_name
 from dask_gpuagg.engines.device.support import of_rows, one_pass
 from dask_gpuagg.narrowing import is_narrowed, rows_inside, stride_of, targets
-from dask_gpuagg.plan import Plan, StateUse
-from dask_gpuagg.planning.bucketing import CHUNKS_OF_A_GPU, gpus
+from dask_gpuagg.planning import nodes
+from dask_gpuagg.planning.bucketing import CHUNKS_OF_A_GPU, gpus, size_of
 from dask_gpuagg.planning.chunks import STREAMED_READERS, Chunks, unprojected
-from dask_gpuagg.planning.estimates import (
-    dtype_bound,
-    estimate_groups,
-    holds_data,
-    rows_of,
-    size_of,
-)
-from dask_gpuagg.planning.nodes import (
-    GroupByChunkDirect,
-    GroupByChunks,
-    GroupByDirect,
-    GroupByDivide,
-    GroupByExchange,
-    GroupByGather,
-    GroupByMerge,
-    GroupByNarrowed,
-    GroupByNode,
-    GroupByPartial,
-    GroupByPieces,
-    GroupByTree,
-    Promised,
-)
+from dask_gpuagg.planning.estimates import dtype_bound, estimate_groups, holds_data, rows_of
+from dask_gpuagg.planning.nodes import Promised
 from dask_gpuagg.planning.query import GroupByQuery, Route, Routing
-from dask_gpuagg.planning.route import (
-    BYTES_ON_HOST,
-    PIECES_OF_A_GPU,
-    bytes_of_a_group,
-)
+from dask_gpuagg.planning.route import BYTES_ON_HOST, PIECES_OF_A_GPU, bytes_of_a_group
 from dask_gpuagg.reporting.text import count_text
 from dask_gpuagg.settings import settings
 from dask_gpuagg.states import STATES
@@ -83,49 +58,39 @@ _BINS = 3
 
 
 def physical(query: GroupByQuery, decision: Routing) -> Expr:
-    """Build the physical nodes.
-
-    Parameters
-    ----------
-    query : GroupByQuery
-    decision : Routing
-
-    Returns
-    -------
-    Expr
-        With ``decision.outputs`` partitions.
-    """
+    """Build the physical nodes of a query, with ``decision.outputs`` partitions."""
     plan, outputs, promised = query.plan, decision.outputs, Promised(query.meta, query.plan)
     at_once = _must_complete_at_once(query)
     if decision.route is Route.ALIGNED and not at_once:
-        aligned = GroupByMerge(_partials(query, None), plan, promised, decision)
+        aligned = nodes.GroupByMerge(_partials(query, None), plan, promised, decision)
         few = outputs < aligned.npartitions
         return Repartition(aligned, new_partitions=outputs) if few else aligned
     chunks = query.chunks
     if chunks is not None and len(chunks) == 1 and query.shuffle_method is None:
-        return GroupByChunkDirect(chunks, plan, promised, outputs, decision)
+        return nodes.GroupByChunkDirect(chunks, plan, promised, outputs, decision)
     alone = query.frame.npartitions == outputs == 1
-    if alone and engine_name(query.meta) == DEVICE and (one_pass(plan) or of_rows(plan)):
-        return GroupByDirect(query.frame, plan, promised, decision, *query.by)
-    spread = query.frame.npartitions > 1 and (plan.rows or _spreads_pairs(query, decision))
-    one: Expr | None = narrowed(query, decision)
-    if one is None and (at_once or (decision.route is Route.TREE and not spread)):
+    if alone and query.on_device and (one_pass(plan) or of_rows(plan)):
+        return nodes.GroupByDirect(query.frame, plan, promised, decision, *query.by)
+    spread = _is_spread(query, decision)
+    merged: Expr | None = narrowed(query, decision)
+    if merged is None and (at_once or (decision.route is Route.TREE and not spread)):
         partials = _partials(query, chunks)
-        one = GroupByTree.build(partials, plan, promised, query.split_every, decision)
-    if one is not None:
-        return one if outputs == 1 else GroupByDivide(one, plan, promised, outputs)
+        merged = nodes.GroupByTree(partials, plan, promised, decision, query.split_every)
+    if merged is not None:
+        return merged if outputs == 1 else nodes.GroupByDivide(merged, plan, promised, outputs)
     # rows of whole groups are not gathered: they are exchanged, finished, and the results gathered
     buckets = max(outputs, decision.pieces)
     if spread:
         buckets = max(buckets, _pieces_of_rows(query, decision, chunks))
-    if plan.sort and outputs == 1:
-        unsorted = replace(query, plan=replace(plan, gathered=True))
-        exchanged = _exchange(unsorted, promised, decision, chunks, buckets)
-        return GroupByGather(exchanged, plan, promised, 1)
     # each output is of as many buckets, whose numbers are its own modulo the number of outputs
     buckets = outputs * math.ceil(buckets / outputs)
+    sorts = plan.sort and outputs == 1
+    if sorts:
+        query = replace(query, plan=replace(plan, gathered=True))
     exchanged = _exchange(query, promised, decision, chunks, buckets)
-    return exchanged if buckets == outputs else GroupByGather(exchanged, plan, promised, outputs)
+    if buckets == outputs and not sorts:
+        return exchanged
+    return nodes.GroupByGather(exchanged, plan, promised, outputs)
 
 
 def _must_complete_at_once(query: GroupByQuery) -> bool:
@@ -137,7 +102,7 @@ def _must_complete_at_once(query: GroupByQuery) -> bool:
     keys = query.plan.keys
     if query.plan.observed or not any(dtype_class(k.dtype) == "category" for k in keys):
         return False
-    if engine_name(query.meta) == DEVICE:  # its engine completes one whole result
+    if query.on_device:  # its engine completes one whole result
         return True
     if not query.plan.dropna:  # null is a level where it occurs, which no output knows alone
         return True
@@ -147,17 +112,19 @@ def _must_complete_at_once(query: GroupByQuery) -> bool:
 def _partials(query: GroupByQuery, chunks: Chunks | None, pieces: int | None = None) -> Expr:
     """Partials of partitions, or of chunks; those of chunks in pieces where that is asked for."""
     if chunks is None:
-        return GroupByPartial(query.frame, query.plan, *query.by)
-    return GroupByChunks(chunks, query.plan, pieces)
+        return nodes.GroupByPartial(query.frame, query.plan, *query.by)
+    return nodes.GroupByChunks(chunks, query.plan, pieces)
 
 
-def _spreads_pairs(query: GroupByQuery, decision: Routing) -> bool:
-    """Whether distinct pairs are exchanged, though few groups make a tree: no task merges all.
+def _is_spread(query: GroupByQuery, decision: Routing) -> bool:
+    """Whether rows or distinct pairs are exchanged, though few groups may make a tree.
 
-    Threads of one process exchange them without a copy. To other processes each pair is sent once
-    either way, and a tree costs less as long as all fit one output.
+    No task merges all rows. Threads of one process exchange pairs without a copy. To others each
+    pair is sent once either way, and a tree costs less as long as all fit one output.
     """
-    if not query.plan.pairs or engine_name(query.meta) == DEVICE or query.shuffle_method:
+    if query.frame.npartitions == 1 or query.plan.rows:
+        return bool(query.frame.npartitions > 1)
+    if not query.plan.pairs or query.on_device or query.shuffle_method:
         return False
     return get_default_shuffle_method() != "p2p" or (decision.pair_bytes or 0) > BYTES_ON_HOST
 
@@ -167,7 +134,7 @@ def _pieces_of_rows(query: GroupByQuery, decision: Routing, chunks: Chunks | Non
     if chunks is None:
         pieces = int(query.frame.npartitions)
     else:
-        pieces = len(chunks) * (CHUNKS_OF_A_GPU if engine_name(query.meta) == DEVICE else 1)
+        pieces = len(chunks) * (CHUNKS_OF_A_GPU if query.on_device else 1)
     if query.plan.rows:
         return pieces
     fit_outputs = math.ceil((decision.pair_bytes or 0) / BYTES_ON_HOST)
@@ -188,48 +155,35 @@ def _smaller(query: GroupByQuery, decision: Routing, chunks: Chunks) -> Chunks:
 
 
 def _exchange(
-    query: GroupByQuery,
-    promised: Promised,
-    decision: Routing,
-    chunks: Chunks | None,
-    buckets: int,
+    query: GroupByQuery, promised: Promised, decision: Routing, chunks: Chunks | None, buckets: int
 ) -> Expr:
     plan = query.plan
     method = query.shuffle_method or dask.config.get("dataframe.shuffle.method", None)
-    device = engine_name(query.meta) == DEVICE
-    if method is None and not device and get_default_shuffle_method() == "p2p":
+    if method is None and not query.on_device and get_default_shuffle_method() == "p2p":
         method = "p2p"
     if method is None:
         # here Dask would shuffle through the disk: partials are small, and our exchange keeps
         # them in memory; p2p would take partials of the device through the host
-        if chunks is not None and device:
+        if chunks is not None and query.on_device:
             chunks = _smaller(query, decision, chunks)
         partials = _partials(query, chunks, buckets)
-        return GroupByExchange(partials, plan, promised, buckets, decision)
-    shuffled = Shuffle(
-        GroupByPieces(_partials(query, chunks), plan, buckets),
-        PARTITION,
-        buckets,
-        ignore_index=True,
-        method=method,
-        original_partitioning_index=[PARTITION],
-    )
-    return GroupByMerge(shuffled, plan, promised, decision)
+        return nodes.GroupByExchange(partials, plan, promised, buckets, decision)
+    pieces = nodes.GroupByPieces(_partials(query, chunks), plan, buckets)
+    order: dict[str, Any] = {"ignore_index": True, "original_partitioning_index": [PARTITION]}
+    shuffled = Shuffle(pieces, PARTITION, buckets, method=method, **order)
+    return nodes.GroupByMerge(shuffled, plan, promised, decision)
 
 
 def narrowed(query: GroupByQuery, decision: Routing) -> Expr | None:
     """The node of a query whose rows need not be exchanged, or ``None``.
 
-    Notes
-    -----
-    A ``shuffle_method``, which stock Dask wants for medians, says how rows are exchanged that are.
-
-    The rows are read twice, so they have to be in memory. How many there are, and in how many
-    groups, tells a sample of the keys.
+    They are read twice, so they have to be in memory; how many there are, and in how many groups,
+    tells a sample of the keys. A ``shuffle_method``, which stock Dask wants for medians, says how
+    rows are exchanged that are.
     """
     if not is_narrowed(query.plan):
         return None
-    device = engine_name(query.meta) == DEVICE
+    device = query.on_device
     if device and any(dtype_class(key.dtype) == "category" for key in query.plan.keys):
         return None  # chunks may number categories each in its own way
     if not device and settings().engine == "device":
@@ -255,7 +209,7 @@ def narrowed(query: GroupByQuery, decision: Routing) -> Expr | None:
     decision = replace(decision, reason=reason, groups=groups, bound=False)
     promised = Promised(query.meta, query.plan)
     max_inside = max(MOST_INSIDE, 2 * inside / rows)
-    return GroupByNarrowed(chunks, query.plan, promised, decision, stride, max_inside)
+    return nodes.GroupByNarrowed(chunks, query.plan, promised, decision, stride, max_inside)
 
 
 def _held(query: GroupByQuery) -> Chunks | None:
@@ -295,8 +249,6 @@ class Physical:
         How many partitions a task takes; empty where each has a task of its own.
     workers : int
         On how many workers chunks are.
-    rows : int or None
-        At most, where that is known.
     nbytes : int or None
         Of all partials, roughly, where groups or rows are known.
     reason : str
@@ -311,7 +263,6 @@ class Physical:
     tasks: tuple[tuple[str, int], ...]
     chunks: str = ""
     workers: int = 0
-    rows: int | None = None
     nbytes: int | None = None
     reason: str = ""
 
@@ -330,35 +281,28 @@ class Physical:
 
 
 def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical:
-    """Count the tasks and bytes of the physical nodes of a query.
-
-    Parameters
-    ----------
-    query : GroupByQuery
-        On lowered inputs.
-    decision : Routing
-    planned : Expr
-        As ``lower.physical`` made it.
-
-    Returns
-    -------
-    Physical
-    """
-    nodes = list(_nodes(planned, query))
-    ours = [node for node in nodes if isinstance(node, GroupByNode)]
-    ((merge, route),) = ((node, node.route) for node in ours if node.route is not None)
-    chunks = next((node.chunks for node in ours if "chunks" in node._parameters), None)
+    """Count the tasks and bytes of the physical nodes of a query, whose inputs are lowered."""
+    chain = [planned]
+    # down to the source
+    while "frame" in chain[-1]._parameters and not isinstance(chain[-1], nodes.GroupByPartial):
+        chain.append(chain[-1].frame)
+    (merge,) = (node for node in chain if getattr(node, "route", None) is not None)
+    route, source = merge.route, chain[-1]
+    chunks = source.chunks if "chunks" in source._parameters else None
     partitions = partials = int(query.frame.npartitions)
     if chunks is not None:
         # of files, which Dask would read several of as one partition, the tasks read each
         partitions, partials = sum(map(len, chunks.buckets)), len(chunks)
     if route in (Route.DIRECT, Route.NARROWED):
         partials = 0  # neither rows nor partials of the usual tables travel
-    tasks: dict[str, int] = {}
-    for node in reversed(nodes):
-        for step, number in _steps_of(node).items():
-            tasks[step] = tasks.get(step, 0) + number
-    rows = rows_of(query.frame)
+    tasks: Counter[str] = Counter()
+    for node in reversed(chain):
+        if isinstance(node, nodes.GroupByNode):
+            tasks.update(node.steps())
+        elif isinstance(node, Repartition):
+            tasks["gather"] += node.npartitions
+        else:  # a shuffle sends and receives
+            tasks["exchange"] += 2 * node.npartitions
     return Physical(
         route,
         partitions,
@@ -368,54 +312,28 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
         tuple(tasks.items()),
         "" if chunks is None else str(chunks),
         0 if chunks is None else chunks.workers,
-        rows,
-        _bytes(query.plan, partials, decision.groups, rows) if partials else None,
+        _bytes(query, partials, decision.groups) if partials else None,
         merge.decision.reason,
     )
 
 
-def _nodes(planned: Expr, query: GroupByQuery) -> Iterator[Any]:
-    """The nodes above the inputs of the query, each once."""
-    inputs = {query.frame._name, *(by._name for by in query.by if isinstance(by, Expr))}
-    stack, seen = [planned], set(inputs)
-    while stack:
-        node = stack.pop()
-        if node._name not in seen:
-            seen.add(node._name)
-            yield node
-            stack += node.dependencies()
-
-
-def _steps_of(node: Any) -> dict[str, int]:
-    if isinstance(node, GroupByNode):
-        return node.steps()
-    if isinstance(node, Repartition):
-        return {"gather": node.npartitions}
-    return {"exchange": 2 * node.npartitions}  # a shuffle sends and receives
-
-
-def _bytes(plan: Plan, partials: int, groups: int | None, rows: int | None) -> int | None:
-    """Bytes of all partials: of each table those of its rows, at most as many as there are."""
+def _bytes(query: GroupByQuery, partials: int, groups: int | None) -> int | None:
+    """Bytes of all partials, roughly: of each table those of its rows, at most as many as known."""
+    plan, rows = query.plan, rows_of(query.frame)
     keys = sum(size_of(key.dtype) for key in plan.keys)
     nbytes = 0
     for table in plan.tables:
+        number = rows
         if table.kind is Kind.MERGEABLE:
-            of_partials = None if groups is None else groups * partials
-            bounds = [n for n in (rows, of_partials) if n is not None]
-            if not bounds:
-                return None
-            fields = 0 if plan.states_from_rows else sum(map(_fields_of, plan.states))
-            nbytes += min(bounds) * (keys + 8 * fields)
-        elif rows is None:
-            return None
+            if groups is not None:
+                number = groups * partials if rows is None else min(rows, groups * partials)
+            records = [] if plan.states_from_rows else [STATES[use.state] for use in plan.states]
+            values = sum(8 * (max(len(r.fields), 1) + _BINS * r.binned) for r in records)
+        elif table.sketch:
+            values = 9  # at most: a float64 and a level
         else:
-            # an entry of a sketch has at most a float64 and a level
             values = sum(size_of(plan.columns[c].dtype) for c in table.columns)
-            nbytes += rows * (keys + (9 if table.sketch else values))
+        if number is None:
+            return None
+        nbytes += number * (keys + values)
     return nbytes
-
-
-def _fields_of(use: StateUse) -> int:
-    """Columns of a state in a partial, about."""
-    record = STATES[use.state]
-    return max(len(record.fields), 1) + _BINS * record.binned

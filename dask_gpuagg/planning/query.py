@@ -9,14 +9,11 @@ from typing import Any
 from dask.dataframe.dask_expr._expr import Expr
 
 from dask_gpuagg.cluster import current_client
-from dask_gpuagg.engines import DEVICE, engine_name
+from dask_gpuagg.engines import DEVICE, HOST, engine_name
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.chunks import Chunks, chunked
 from dask_gpuagg.settings import settings
 from dask_gpuagg.streaming import choice
-from dask_gpuagg.streaming.choice import refusal
-
-_CHUNKS = "_chunks"
 
 
 class Route(enum.Enum):
@@ -74,19 +71,8 @@ class Routing:
 class GroupByQuery:
     """A logical group-by: its plan, its input and what the user asked of its merging.
 
-    Attributes
-    ----------
-    plan : Plan
-    frame : Expr
-        The input.
-    by : list
-        Labels, expressions or callables, one per key.
-    meta : DataFrame or Series
-        Of the result, empty.
-    split_every : int, False or None
-    shuffle_method : str, optional
-    shared : bool
-        Whether another part of the same computation reads the input.
+    A key is a label, an expression or a callable; ``meta`` is the empty result. ``shared`` says
+    whether another part of the same computation reads the input.
     """
 
     plan: Plan
@@ -98,38 +84,48 @@ class GroupByQuery:
     shared: bool = False
 
     @property
+    def on_device(self) -> bool:
+        """Whether partitions are grouped by the device engine, as partitions of cuDF."""
+        return engine_name(self.meta) == DEVICE
+
+    @property
     def chunks(self) -> Chunks | None:
         """The chunks in which the partitions are reduced, if there are any."""
         # in Python 3.11 a cached property would let all threads wait for one that asks a scheduler
         attributes = vars(self)
-        if _CHUNKS not in attributes:
-            attributes[_CHUNKS] = self._chunks_now()
-        chunks: Chunks | None = attributes[_CHUNKS]
+        if "_chunks" not in attributes:
+            attributes["_chunks"] = self._chunks_now()
+        chunks: Chunks | None = attributes["_chunks"]
         return chunks
 
     def _chunks_now(self) -> Chunks | None:
-        plan = self.plan
+        plan, device = self.plan, self.on_device
         # row labels are Dask's, and users' functions may write to what they are given
         as_dask = any(use.state in ("idxmin", "idxmax", "custom") for use in plan.states)
         columns = None if as_dask else [column.label for column in plan.columns]
         apart = not plan.is_one_table
         if columns is not None and (apart or plan.shape == "values"):
             columns += [key.label for key in plan.keys]  # keys of rows, not of groups
-        device = engine_name(self.meta) == DEVICE
-        ordered, shared = plan.order_sensitive, self.shared
-        streamed = not device and settings().engine == "device" and stays_on_host(plan) is None
-        return chunked(self.frame, self.by, ordered, device, shared, columns, apart, streamed)
+        return chunked(
+            self.frame,
+            self.by,
+            in_order=plan.order_sensitive,
+            device=device,
+            shared=self.shared,
+            columns=columns,
+            apart=apart,
+            streamed=not device and settings().engine == "device" and stays_on_host(plan) is None,
+        )
 
 
 def stays_on_host(plan: Plan) -> str | None:
     """Why host partitions stay on the host; of a cluster's GPUs its workers know."""
-    return refusal(plan) or (choice.obstacle() if current_client() is None else None)
+    return choice.refusal(plan) or (choice.obstacle() if current_client() is None else None)
 
 
 def where_it_runs(query: GroupByQuery) -> str | None:
     """The engine of a query, as ``explain()`` names it."""
-    engine = engine_name(query.meta)
-    if engine == DEVICE or settings().engine != "device":
-        return engine
+    if query.on_device or settings().engine != "device":
+        return engine_name(query.meta)
     reason = stays_on_host(query.plan)
-    return f"{engine}: {reason}" if reason else f"{DEVICE}, host partitions are streamed through it"
+    return f"{HOST}: {reason}" if reason else f"{DEVICE}, host partitions are streamed through it"

@@ -13,15 +13,9 @@ from dask.dataframe.dask_expr._shuffle import ShuffleBase
 from dask.utils import format_bytes, get_default_shuffle_method
 
 from dask_gpuagg.cluster import protocol
-from dask_gpuagg.engines import DEVICE, dtypes_of, engine_name
 from dask_gpuagg.plan import Unsupported
-from dask_gpuagg.planning.bucketing import gpus
-from dask_gpuagg.planning.estimates import (
-    FEW_PARTITIONS,
-    GroupEstimate,
-    estimate_groups,
-    size_of,
-)
+from dask_gpuagg.planning.bucketing import bytes_of_a_row, gpus, size_of
+from dask_gpuagg.planning.estimates import FEW_PARTITIONS, GroupEstimate, estimate_groups
 from dask_gpuagg.planning.query import GroupByQuery, Route, Routing
 
 # "Partitions of around 100 MB", Dask's best practices
@@ -42,46 +36,37 @@ _DIRECT = ("ucx", "ucxx")
 
 @dataclass(frozen=True, slots=True)
 class MergeSize:
-    """The sizes that decide between merging in one task and an exchange.
+    """The bytes that decide between merging in one task and an exchange.
 
-    Attributes
-    ----------
-    row_bytes : int
-        Of one group in a result.
-    most : int
-        Bytes of one piece of an exchange, at most.
-    merged : int
-        Bytes of a result that one task merges; more of them are exchanged.
-    pieces : int
-        Pieces of an exchange that serve speed alone, at most.
-    least : int
-        Pieces of an exchange, at least.
+    Those of one group in a result; of one piece of an exchange, at most; and of a result that one
+    task merges: more are exchanged. An exchange has at least so many pieces, and no more than the
+    other number that serve speed alone.
     """
 
     row_bytes: int
-    most: int
+    piece_bytes: int
     merged: int
-    pieces: int = 1
-    least: int = 1
+    max_pieces: int = 1
+    min_pieces: int = 1
 
     @property
     def groups(self) -> int:
         """The most groups of a result that one task merges."""
-        return min(self.merged, self.most) // self.row_bytes
+        return min(self.merged, self.piece_bytes) // self.row_bytes
 
     def pieces_of(self, groups: int) -> int:
         """Number of tasks that merge a result of so many groups."""
         if groups <= self.groups:
             return 1
         nbytes = groups * self.row_bytes
-        for_speed = min(math.ceil(nbytes / self.merged), self.pieces)
-        return max(math.ceil(nbytes / self.most), for_speed, self.least)
+        for_speed = min(math.ceil(nbytes / self.merged), self.max_pieces)
+        return max(math.ceil(nbytes / self.piece_bytes), for_speed, self.min_pieces)
 
 
 def merge_size(query: GroupByQuery, workers: int | None = None) -> MergeSize:
     """The sizes for a query."""
     row_bytes = bytes_of_a_group(query)
-    if engine_name(query.meta) != DEVICE:
+    if not query.on_device:
         min_pieces, max_pieces = PIECES_ON_HOST
         merged = BYTES_ON_HOST if get_default_shuffle_method() == "p2p" else MERGED_ON_HOST
         return MergeSize(row_bytes, BYTES_ON_HOST, merged, max_pieces, min_pieces)
@@ -97,9 +82,7 @@ def merge_size(query: GroupByQuery, workers: int | None = None) -> MergeSize:
 def bytes_of_a_group(query: GroupByQuery) -> int:
     """Bytes of one group in the result of a query: its keys and outputs, roughly."""
     keys = sum(size_of(key.dtype) for key in query.plan.keys)
-    meta = query.meta
-    columns = [meta.dtype] if meta.ndim == 1 else [dtype for _, dtype in dtypes_of(meta)]
-    return max(keys + sum(map(size_of, columns)), 1)
+    return max(keys + bytes_of_a_row(query.meta), 1)
 
 
 def choose_route(query: GroupByQuery, outputs: int) -> Routing:
@@ -108,16 +91,17 @@ def choose_route(query: GroupByQuery, outputs: int) -> Routing:
     if chunks is not None and len(chunks) == 1:
         return Routing(Route.TREE, outputs, "one task takes all partitions")
     size = merge_size(query, None if chunks is None else chunks.workers)
-    if chunks is None or engine_name(query.meta) != DEVICE:
-        estimate = estimate_groups(query, size.groups)
-    else:
+    of_gpus = chunks if query.on_device else None
+    if of_gpus is not None and (query.plan.rows or query.plan.pairs):
         # few groups say nothing about partials of rows or distinct pairs
-        if query.plan.rows or query.plan.pairs:
-            estimate = GroupEstimate(None, False, "partials are as large as partitions")
-        else:
-            estimate = estimate_groups(query, size.groups, chunks)
-        if estimate.groups is None:
-            return _of_gpus(chunks.workers, estimate.how, outputs)
+        estimate = GroupEstimate(None, False, "partials are as large as partitions")
+    else:
+        estimate = estimate_groups(query, size.groups, of_gpus)
+    if of_gpus is not None and estimate.groups is None:
+        number, how = of_gpus.workers, estimate.how
+        if number == 1:
+            return Routing(Route.TREE, outputs, f"one GPU has all groups; {how}")
+        return Routing(Route.EXCHANGE, outputs, f"a piece for each GPU; {how}", pieces=number)
     decision = decide(estimate, query.frame.npartitions, size, outputs)
     if estimate.pair_bytes is None:
         return decision
@@ -125,26 +109,8 @@ def choose_route(query: GroupByQuery, outputs: int) -> Routing:
     return replace(decision, reason=reason, pair_bytes=estimate.pair_bytes)
 
 
-def _of_gpus(number: int, how: str, outputs: int) -> Routing:
-    """The decision for chunks of GPUs of which no more is known."""
-    if number == 1:
-        return Routing(Route.TREE, outputs, f"one GPU has all groups; {how}")
-    return Routing(Route.EXCHANGE, outputs, f"a piece for each GPU; {how}", pieces=number)
-
-
 def route(query: GroupByQuery, expr: Any) -> Routing:
-    """Decide how the partials of a query reach the outputs that Dask announced.
-
-    Parameters
-    ----------
-    query : GroupByQuery
-    expr : Expr
-        The logical node the query was read from.
-
-    Returns
-    -------
-    Routing
-    """
+    """Decide how the partials of a query, read from a logical node, reach its outputs."""
     npartitions = query.frame.npartitions
     if isinstance(expr, G.Median):
         # Dask fixes the number of outputs of .median() in the logical node, as 0 where split_every
@@ -180,9 +146,8 @@ def _aligned(decision: Routing) -> Routing:
 def _is_partitioned(expr: Any, dropna: bool, outputs: int) -> bool:
     """Whether the rows of each key are in one partition of the input, which has enough of them.
 
-    Dask takes the result of any merge for partitioned by the keys of both sides. But where it sends
-    one side to all partitions of the other, these stay as they were, and rows without a partner
-    have null keys in all partitions.
+    Dask takes any merge for partitioned by the keys of both sides. But where it sends one side to
+    all partitions of the other, these stay; rows without a partner have null keys in all of them.
     """
     has_enough = expr.frame.npartitions >= outputs
     return has_enough and not expr.need_to_shuffle and not _is_scattered(expr.frame, dropna)

@@ -19,12 +19,12 @@ import pandas as pd
 import pytest
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
-from dask.dataframe.dask_expr._reductions import TreeReduce
 
 import dask_gpuagg
 from dask_gpuagg.frontend import activation, contract, hook
 from dask_gpuagg.reporting.fallbacks import tally
 from dask_gpuagg.settings import BadSetting
+from dask_gpuagg.tasks import tasks
 from tests.running import ROOT, run_python
 
 PATCHED = [
@@ -405,7 +405,7 @@ class TestVersions:
         ("where", "breakage"),
         [
             ("dask_gpuagg.frontend.hook.physical", lambda *_: 1 / 0),
-            ("dask_gpuagg.planning.nodes.gpuagg_finalize", lambda *_: 1 / 0),
+            ("dask_gpuagg.tasks.tasks.gpuagg_finalize", lambda *_: 1 / 0),
             ("dask_gpuagg.frontend.hook.logical.is_aggregation", lambda _: False),
         ],
     )
@@ -421,15 +421,12 @@ class TestVersions:
     def test_a_newer_dask_with_a_wrong_answer_is_refused(self, monkeypatch):
         monkeypatch.setattr(dask, "__version__", "2099.1.0")
         monkeypatch.setattr(activation, "_trusted", set())
-        finalize = contract.GroupByTree.build
+        finalize = tasks.gpuagg_finalize
 
-        def wrong(partial, plan, meta, split_every, decision):
-            # drops a partition
-            from dask.dataframe.dask_expr._expr import Partitions
+        def wrong(partials, *given):
+            return finalize(partials[1:], *given)
 
-            return finalize(Partitions(partial, [0, 1]), plan, meta, split_every, decision)
-
-        monkeypatch.setattr(contract.GroupByTree, "build", wrong)
+        monkeypatch.setattr(tasks, "gpuagg_finalize", wrong)
         with pytest.raises(RuntimeError, match="test query fails"):
             dask_gpuagg.enable()
         assert not patched()
@@ -438,7 +435,7 @@ class TestVersions:
         pinned = re.search(r'"dask\[dataframe\]>=([\d.]+)"', (ROOT / "pyproject.toml").read_text())
         assert activation.OLDEST_DASK.startswith(pinned[1])
 
-    @pytest.mark.parametrize("kind", [G.GroupbyAggregationBase, G.SingleAggregation, TreeReduce])
+    @pytest.mark.parametrize("kind", [G.GroupbyAggregationBase, G.SingleAggregation])
     def test_other_operands_are_refused_and_nothing_changed(self, monkeypatch, kind):
         parameters = ["frame", "something", *kind._parameters[1:]]
         monkeypatch.setattr(kind, "_parameters", parameters)

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.frontend import hook, logical, placement
+from dask_gpuagg.frontend import hook, logical
 from dask_gpuagg.planning import query as query_module
 from dask_gpuagg.reporting.events import Planned, listening
 from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy, tally
@@ -188,7 +188,7 @@ class TestFallback:
         beside = ["it is combined with a group-by that stock Dask runs"]
         assert others == ([] if split_out == 1 else beside)
 
-    @pytest.mark.parametrize(("where", "low"), [("placement._place", 8), ("logical.refusals", 9)])
+    @pytest.mark.parametrize(("where", "low"), [("hook._place", 8), ("logical.refusals", 9)])
     def test_a_bug_beside_stock_becomes_a_fallback(self, ddf, monkeypatch, where, low):
         monkeypatch.setattr(f"dask_gpuagg.frontend.{where}", broken(f"a bug in {where}"))
         dask_gpuagg.enable()
@@ -200,7 +200,7 @@ class TestFallback:
         with dask.config.set({"gpuagg.fallback": "silent"}):
             assert not runs_planned(query)
 
-    @pytest.mark.parametrize("where", ["placement._place", "logical.refusals"])
+    @pytest.mark.parametrize("where", ["hook._place", "logical.refusals"])
     def test_a_bug_beside_stock_is_an_error_in_tests(self, ddf, monkeypatch, where):
         monkeypatch.setattr(f"dask_gpuagg.frontend.{where}", broken("a bug"))
         dask_gpuagg.enable()
@@ -212,7 +212,7 @@ class TestFallback:
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
     def test_a_bug_beside_stock_concerns_no_query_without_group_by(self, ddf, monkeypatch):
-        monkeypatch.setattr(placement, "_place", broken("a bug"))
+        monkeypatch.setattr(hook, "_place", broken("a bug"))
         dask_gpuagg.enable()
         with dask.config.set({"gpuagg.fallback": "raise"}):
             assert (ddf.v + ddf.w).sum().compute() == (frame().v + frame().w).sum()

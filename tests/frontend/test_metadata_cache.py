@@ -14,8 +14,8 @@ from dask.dataframe.dask_expr import _groupby as G
 
 import dask_gpuagg
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.frontend import metadata_cache
-from dask_gpuagg.frontend.metadata_cache import NamedByBytes, remembered
+from dask_gpuagg.frontend import metadata
+from dask_gpuagg.frontend.metadata import NamedByBytes, remembered
 
 
 def expr(**dtypes: str) -> Any:
@@ -25,7 +25,7 @@ def expr(**dtypes: str) -> Any:
 
 @pytest.fixture(autouse=True)
 def _empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata_cache, "_results", Cache(metadata_cache._LIMIT))
+    monkeypatch.setattr(metadata, "_results", Cache(metadata._LIMIT))
 
 
 def calls_for(*inputs: Any) -> int:
@@ -87,9 +87,9 @@ def test_labels_given_to_what_was_remembered_stay_with_the_caller() -> None:
 
 
 def test_few_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata_cache, "_results", Cache(3))
+    monkeypatch.setattr(metadata, "_results", Cache(3))
     assert calls_for(*[(i,) for i in range(10)]) == 20
-    assert len(metadata_cache._results) == 3
+    assert len(metadata._results) == 3
 
 
 class OfDevice:

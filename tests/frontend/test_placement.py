@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.engines import HOST
-from dask_gpuagg.frontend import placement
+from dask_gpuagg.frontend import hook
 
 pytestmark = pytest.mark.usefixtures("raising")
 
@@ -34,7 +33,7 @@ BY_POSITION: dict[str, Callable[[Any], Any]] = {
 
 @pytest.fixture
 def as_cudf(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "DEVICE", HOST)
+    monkeypatch.setattr(hook, "is_cudf", lambda meta: True)
 
 
 def compare(made: Any, query: Callable[[Any], Any]) -> None:
@@ -59,9 +58,9 @@ def test_groups_are_in_order(name: str, npartitions: int) -> None:
 @pytest.mark.usefixtures("as_cudf")
 def test_what_is_combined_by_labels_is_not_sorted() -> None:
     groups = dd.from_pandas(FRAME, npartitions=3, sort=False).groupby("k")
-    assert not placement.placement_of((groups.x.sum() / groups.y.count()).expr).in_order
+    assert not hook.placement_of((groups.x.sum() / groups.y.count()).expr).in_order
     made = groups.x.sum()
-    assert not placement.placement_of(made[made > 0].expr).in_order
+    assert not hook.placement_of(made[made > 0].expr).in_order
     assert not made.compute().index.is_monotonic_increasing
 
 
@@ -71,7 +70,7 @@ def test_beside_stock_all_are_stock() -> None:
     result = groups.x.var().where(groups.y.count() > 4)
     settings = {"gpuagg.deterministic": True, "gpuagg.fallback": "silent"}
     with dask.config.set(settings):
-        assert not placement.placement_of(result.expr).in_order
+        assert not hook.placement_of(result.expr).in_order
         reasons = [reason.reason for reason in dask_gpuagg.why_not(result)]
         compare(result.compute(), lambda g: g.x.var().where(g.y.count() > 4))
     assert len(reasons) == 2
@@ -81,7 +80,7 @@ def test_beside_stock_all_are_stock() -> None:
 def test_pandas_combines_by_labels() -> None:
     groups = dd.from_pandas(FRAME, npartitions=3, sort=False).groupby("k")
     result = groups.x.sum().where(groups.y.count() > 4)
-    assert not placement.placement_of(result.expr).in_order
+    assert not hook.placement_of(result.expr).in_order
     made = result.compute()
     assert not made.index.is_monotonic_increasing
     compare(made, BY_POSITION["where"])

@@ -26,7 +26,6 @@ from dask_gpuagg.planning.estimates import (
     GroupEstimate,
     _recent,
     dtype_bound,
-    from_key_samples,
     from_metadata,
     from_samples,
 )
@@ -318,7 +317,7 @@ def test_a_frame_that_was_read_anew_is_sampled_anew(tmp_path):
 class TestFailingSamples:
     """The query may run all the same, without an estimate."""
 
-    @pytest.fixture(params=["from_samples", "gpuagg_partial"])
+    @pytest.fixture(params=["from_samples", "gpuagg_chunk"])
     def failing(self, monkeypatch, request) -> tuple[Any, Exception]:
         """A group-by whose sample fails by a bug of ours, and the error behind it."""
         error = ZeroDivisionError(f"a bug in {request.param}")
@@ -497,67 +496,62 @@ class TestFromMetadata:
         assert not unknown.bound
 
 
-def samples_of(*partitions) -> list[list[pd.Series]]:
-    return [[pd.Series(pd.unique(np.asarray(p)))] for p in partitions]
+def sample_of(*keys: pd.Series) -> KeySample:
+    """All rows of a partition, whose keys are distinct."""
+    return KeySample(list(keys), len(keys[0]), len(keys[0]))
+
+
+def samples_of(*partitions) -> list[KeySample]:
+    return [sample_of(pd.Series(pd.unique(np.asarray(p)))) for p in partitions]
 
 
 class TestFromSamples:
-    def test_all_partitions_sampled_is_exact(self):
-        estimate = from_samples(samples_of([1, 2], [2, 3], [9]), 3)
-        assert estimate.groups == 4
-
     def test_the_same_keys_everywhere(self):
-        estimate = from_samples(samples_of(range(50), range(50), range(50)), 64)
-        assert estimate.groups == 50
-        assert not estimate.bound
-        assert estimate.how == "sampled 3 of 64 partitions"
+        assert from_samples(samples_of(range(50), range(50), range(50)), 64) == 50
 
     def test_disjoint_keys_grow_with_the_partitions(self):
-        estimate = from_samples(samples_of(range(100), range(100, 200), range(200, 300)), 64)
-        assert estimate.groups == 6400
+        samples = samples_of(range(100), range(100, 200), range(200, 300))
+        assert from_samples(samples, 64) == 6400
 
     @pytest.mark.parametrize("groups", [1_000, 20_000, 200_000])
     def test_capture_and_recapture_finds_the_population(self, groups):
         rng = np.random.default_rng(groups)
         partitions = [rng.integers(0, groups, 10_000) for _ in range(3)]
-        estimate = from_samples(samples_of(*partitions), 1000)
-        assert groups * 0.9 < estimate.groups < groups * 1.1
+        assert groups * 0.9 < from_samples(samples_of(*partitions), 1000) < groups * 1.1
 
     def test_never_fewer_than_were_seen(self):
         # one shared key of skewed samples would point to fewer than the sample itself holds
-        estimate = from_samples(samples_of(range(1000), [0], [0]), 64)
-        assert estimate.groups >= 1000
+        assert from_samples(samples_of(range(1000), [0], [0]), 64) >= 1000
 
     def test_never_more_than_every_partition_could_bring(self):
         # a single shared key points to 1000 * 1000 / 1 keys, more than 4 partitions hold
         a, b, c = range(1000), range(999, 1999), range(5000, 6000)
-        assert from_samples(samples_of(a, b, c), 4).groups == 4000
+        assert from_samples(samples_of(a, b, c), 4) == 4000
 
     def test_two_partitions_with_the_same_keys(self):
         # a table that was written twice: partitions i and i + 32 hold the same keys, and the
         # third one shows that every other partition brings its own
-        estimate = from_samples(samples_of(range(100), range(100), range(6300, 6400)), 64)
-        assert estimate.groups >= 3200
+        assert from_samples(samples_of(range(100), range(100), range(6300, 6400)), 64) >= 3200
 
     def test_several_keys_are_counted_together(self):
-        one = [pd.Series([1, 1, 2]), pd.Series(["a", "b", "a"])]
-        two = [pd.Series([1, 2, 3]), pd.Series(["a", "b", "a"])]
-        assert from_samples([one, two], 2).groups == 5
+        one = sample_of(pd.Series([1, 1, 2]), pd.Series(["a", "b", "a"]))
+        two = sample_of(pd.Series([1, 2, 3]), pd.Series(["a", "b", "b"]))
+        # each shares one of three with the other
+        assert from_samples([one, two], 64) == 9
 
     def test_nulls_are_one_key(self):
-        one = [pd.Series([1.0, np.nan])]
-        two = [pd.Series([2.0, np.nan])]
-        assert from_samples([one, two], 2).groups == 3
+        one, two = sample_of(pd.Series([1.0, np.nan])), sample_of(pd.Series([2.0, np.nan]))
+        assert from_samples([one, two], 64) == 4
 
     def test_empty_samples(self):
-        empty = [pd.Series([], dtype="int64")]
-        assert from_samples([empty, empty, empty], 64).groups == 0
-        assert from_samples([empty, [pd.Series([1, 2])], empty], 3).groups == 2
+        empty = sample_of(pd.Series([], dtype="int64"))
+        assert from_samples([empty, empty, empty], 64) == 0
+        assert from_samples([empty, sample_of(pd.Series([1, 2])), empty], 3) == 2
 
     def test_partitions_with_different_categories(self):
-        one = [pd.Series(["a", "b"], dtype="category")]
-        two = [pd.Series(["b", "c"], dtype="category")]
-        assert from_samples([one, two], 2).groups == 3
+        one = sample_of(pd.Series(["a", "b"], dtype="category"))
+        two = sample_of(pd.Series(["b", "c"], dtype="category"))
+        assert from_samples([one, two], 64) == 4
 
 
 def key_samples(keys: np.ndarray, npartitions: int = 32) -> list[KeySample]:
@@ -571,26 +565,24 @@ def key_samples(keys: np.ndarray, npartitions: int = 32) -> list[KeySample]:
     return found
 
 
-class TestFromKeySamples:
+class TestFromSamplesOfRows:
     @pytest.mark.parametrize("groups", [1, 7, 1000, 30_000, 300_000, 3_000_000])
     def test_keys_at_random(self, groups):
         keys = np.random.default_rng(groups).integers(0, groups, 4_000_000)
-        found = from_key_samples(key_samples(keys), 32)
-        assert found.how == "sampled rows of 3 of 32 partitions"
-        assert not found.bound
-        assert 0.8 * len(np.unique(keys)) <= found.groups <= 1.6 * groups
+        found = from_samples(key_samples(keys), 32)
+        assert 0.8 * len(np.unique(keys)) <= found <= 1.6 * groups
 
     @pytest.mark.parametrize("repeats", [1, 2, 20, 200, 5000])
     def test_sorted_keys(self, repeats):
         keys = np.arange(4_000_000) // repeats
-        found = from_key_samples(key_samples(keys), 32)
+        found = from_samples(key_samples(keys), 32)
         # of rows at equal distances nearly as many keys are found as there are, or none repeats
-        assert 0.9 * keys[-1] <= found.groups <= 4_000_000
+        assert 0.9 * keys[-1] <= found <= 4_000_000
 
     def test_empty_partitions(self):
         nothing = KeySample([pd.Series([], dtype="int64")], 0, 0)
-        assert from_key_samples([nothing, nothing, nothing], 9).groups == 0
+        assert from_samples([nothing, nothing, nothing], 9) == 0
 
     def test_whole_partitions_that_share_no_key(self):
         samples = [KeySample([pd.Series(np.arange(10) + 10 * i)], 10, 10) for i in range(3)]
-        assert from_key_samples(samples, 20).groups == 200
+        assert from_samples(samples, 20) == 200

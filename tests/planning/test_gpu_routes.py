@@ -16,12 +16,12 @@ from distributed import Client, Future
 
 import dask_gpuagg
 from dask_gpuagg import cluster
-from dask_gpuagg.engines import DEVICE, engine_name
+from dask_gpuagg.engines import DEVICE
 from dask_gpuagg.planning import estimates, lower, route
 from dask_gpuagg.planning import nodes as planned_nodes
 from dask_gpuagg.planning.bucketing import gpus
 from dask_gpuagg.planning.nodes import GroupByTree
-from dask_gpuagg.planning.query import Route, Routing
+from dask_gpuagg.planning.query import GroupByQuery, Route, Routing
 from dask_gpuagg.tasks.tasks import ROWS_OF_A_SAMPLE
 from tests.merging import pieces_of
 from tests.planning.test_chunks import PARTITIONS, held
@@ -47,12 +47,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[Client]:
 @pytest.fixture(autouse=True)
 def _gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plan as for GPUs; tasks take the engine of what they are given."""
-
-    def device(data: Any) -> str | None:
-        return DEVICE if engine_name(data) else None
-
-    for module in (lower, route):
-        monkeypatch.setattr(module, "engine_name", device)
+    monkeypatch.setattr(GroupByQuery, "on_device", True)
     monkeypatch.setattr(cluster, "device_bytes", lambda: GPU_BYTES)
     estimates._recent.clear()
 
@@ -254,6 +249,5 @@ def test_the_tasks_of_a_tree_take_the_shape_of_the_result_along(
     (tree,) = query.optimize(fuse=False).expr.find_operations(GroupByTree)
     received = pickle.loads(pickle.dumps(tree))
     assert received._name == tree._name
-    *_, given = received._layer()[(tree._name, 0)]
-    assert given["meta"] == "the shape of v"
+    assert received._layer()[(tree._name, 0)].args[-1] == "the shape of v"
     pd.testing.assert_series_equal(received._meta, query._meta)

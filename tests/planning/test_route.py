@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dask_gpuagg
-from dask_gpuagg.engines import DEVICE
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.planning import route as module
-from dask_gpuagg.planning.estimates import FEW_PARTITIONS, GroupEstimate, size_of
+from dask_gpuagg.planning.bucketing import size_of
+from dask_gpuagg.planning.estimates import FEW_PARTITIONS, GroupEstimate
 from dask_gpuagg.planning.query import GroupByQuery, Route, Routing
 from dask_gpuagg.planning.route import (
     BYTES_ON_HOST,
@@ -30,7 +30,7 @@ from dask_gpuagg.planning.route import (
 from tests.merging import pieces_of
 
 # of a thousand groups of 16 bytes
-SIZE = MergeSize(row_bytes=16, most=16_000, merged=16_000)
+SIZE = MergeSize(row_bytes=16, piece_bytes=16_000, merged=16_000)
 UNKNOWN = GroupEstimate(None, False, "nothing is known")
 
 
@@ -113,7 +113,7 @@ def query(spec: object = "sum") -> GroupByQuery:
 
 
 def on_gpus(monkeypatch: pytest.MonkeyPatch, number: int, memory: int = H200) -> None:
-    monkeypatch.setattr(module, "engine_name", lambda data: DEVICE)
+    monkeypatch.setattr(GroupByQuery, "on_device", True)
     monkeypatch.setattr(module, "gpus", lambda: (number, memory))
 
 
@@ -150,7 +150,7 @@ def test_a_larger_result_of_the_host_is_divided_for_speed_and_then_by_the_bound(
 def test_one_gpu_divides_by_the_bound_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     on_gpus(monkeypatch, 1)
     size = merge_size(query())
-    assert size.most == H200 // 32
+    assert size.piece_bytes == H200 // 32
     assert size.pieces_of(200 * MILLION) == 1
     assert size.pieces_of(500 * MILLION) == 2
 
@@ -175,7 +175,7 @@ def test_several_gpus_send_one_what_is_little(
 
 def test_memory_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     on_gpus(monkeypatch, 1, 0)
-    assert merge_size(query()).most == BYTES_ON_HOST
+    assert merge_size(query()).piece_bytes == BYTES_ON_HOST
 
 
 @given(
@@ -183,16 +183,16 @@ def test_memory_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     st.builds(
         MergeSize,
         row_bytes=st.integers(1, 10**4),
-        most=st.integers(1, 10**10),
+        piece_bytes=st.integers(1, 10**10),
         merged=st.integers(1, 10**10),
-        pieces=st.integers(1, 64),
-        least=st.integers(1, 64),
+        max_pieces=st.integers(1, 64),
+        min_pieces=st.integers(1, 64),
     ),
 )
 def test_no_piece_is_expected_to_be_larger(groups: int, size: MergeSize) -> None:
     pieces = size.pieces_of(groups)
     assert pieces >= 1
-    assert groups * size.row_bytes <= pieces * max(size.most, size.row_bytes)
+    assert groups * size.row_bytes <= pieces * max(size.piece_bytes, size.row_bytes)
     assert size.pieces_of(groups + 1) >= pieces
 
 
