@@ -117,16 +117,6 @@ def test_what_is_written_is_read(result: Callable[..., Path]) -> None:
         assert not case.kernels["sgb"].modelled
 
 
-def test_expected_times_stand_beside_the_measured_ones(result: Callable[..., Path]) -> None:
-    for cell in json.loads(result(as_expected).read_text())["cells"]:
-        for name, kernel in cell["kernels"].items():
-            expected = kernel["expected_ms"]
-            if name == "sgb" or (name == "hgb" and cell["groups"] >= 1 << 20):
-                assert expected is None
-            else:
-                assert kernel["device_ms"] == pytest.approx(expected + 0.01)
-
-
 def test_what_is_expected_to_take_long_is_left_out(result: Callable[..., Path]) -> None:
     for cell in json.loads(result(as_expected, limit=4.0).read_text())["cells"]:
         slow = {name for name, why in cell["left_out"].items() if why == "more than 4 ms expected"}
@@ -169,13 +159,6 @@ def test_the_best_kernel_is_found_in_the_measurements(result: Callable[..., Path
         assert judgement.good == good
 
 
-@pytest.mark.parametrize(
-    ("near", "worst", "good"), [(0.9, 1.5, True), (0.89, 1.2, False), (1.0, 1.51, False)]
-)
-def test_the_verdict(near: float, worst: float, good: bool) -> None:
-    assert choice.Verdict(50, near, worst).good == good
-
-
 def test_misjudged_groups_are_left_out(result: Callable[..., Path]) -> None:
     found = choice.cases(result(as_expected))
     wrong = replace(found[-1], made=3 * found[-1].made)
@@ -193,22 +176,6 @@ def test_the_command_judges_one_file(
         assert shown.count("| dense ") == 8
         assert "chosen within 10 % of the best kernel" in shown
         assert "measured with other kernels than these" in shown
-
-
-def test_the_constants_are_fitted_to_it(result: Callable[..., Path]) -> None:
-    found = choice.cases(result(as_expected))
-    start = replace(COSTS, run_ps=2 * COSTS.run_ps, gather_ps=COSTS.gather_ps / 2)
-    fitted = choice.fitted(found, start)
-    assert fitted.run_ps == pytest.approx(COSTS.run_ps, rel=0.1)
-    assert fitted.gather_ps == pytest.approx(COSTS.gather_ps, rel=0.1)
-
-
-def test_a_later_decision_may_have_fields_that_this_one_has_not(
-    result: Callable[..., Path],
-) -> None:
-    path = result(as_expected)
-    decision = json.loads(path.read_text())["cells"][0]["kernels"]["auto"]["decision"]
-    assert choice.decision_of(decision | {"colour": "red"}) == choice.decision_of(decision)
 
 
 def test_the_form_of_strings() -> None:

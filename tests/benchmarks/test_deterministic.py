@@ -3,42 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from typing import Any
 
-import dask
 import pytest
 
-import dask_gpuagg
-from benchmarks import deterministic
-
 ROOT = Path(__file__).parents[2]
-
-
-def test_cells_are_kept_as_they_are_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A run that is cut leaves what was measured before."""
-    path, data = tmp_path / "made.json", deterministic.host_data
-
-    def cut(rows: int, groups: int, *others: Any) -> Any:
-        if groups == 20:
-            raise KeyboardInterrupt
-        return data(rows, groups, *others)
-
-    monkeypatch.setattr(deterministic, "host_data", cut)
-    given = ["--rows", "1e4", "--groups", "10,20", "--keys", "dense", "--values", "cents"]
-    arguments = [*given, "--repeats", "1", "--commit", "abc", "--out", str(path)]
-    monkeypatch.setattr(sys, "argv", ["deterministic", *arguments])
-    # what the program sets is as before afterwards
-    monkeypatch.setattr(dask_gpuagg, "enable", lambda: None)
-    settings = {"scheduler": "synchronous", "gpuagg.fallback": "raise", "gpuagg.compile": "wait"}
-    with dask_gpuagg.enabled(), dask.config.set(settings), pytest.raises(KeyboardInterrupt):
-        deterministic.main()
-    made = json.loads(path.read_text())
-    assert made["commit"] == "abc"
-    (cell,) = made["cells"]
-    assert cell["groups"] == 10
-    assert cell["ratio"] == pytest.approx(cell["exact_ms"] / cell["ordinary_ms"], abs=0.01)
 
 
 @pytest.mark.parametrize("gpu", [False, True])

@@ -28,7 +28,7 @@ from tests.running import ROOT
 RESULTS = ROOT / "benchmarks" / "results" / "nvidia-h200"
 CELLS = {name: list(part.cells()) for name, part in PARTS.items()}
 # How many there are of earlier results.
-NUMBERS = {"kernels": 30, "grid": 119, "tables": 152, "families": 50, "gathered": 44, "sorted": 28}
+NUMBERS = {"kernels": 30, "grid": 119, "tables": 152, "families": 50, "gathered": 44}
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_cells_have_names_of_their_own_and_known_queries(part: str) -> None:
     names = Counter(cell.name for cell in CELLS[part])
     assert len(names) == len(CELLS[part]) == NUMBERS[part]
     queries = {cell.query for cell in CELLS[part]}
-    known = {"gathered": set(kernels.VALUE_SETS), "sorted": set(kernels.WHOLE_QUERIES)}
+    known = {"gathered": set(kernels.VALUE_SETS)}
     assert queries <= known.get(part, set(SPECS))
 
 
@@ -139,9 +139,7 @@ class Passed:
 def test_every_arm_is_called(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With stand-ins for the libraries that need a GPU: names and arguments are right."""
     engine = "dask_gpuagg.engines.device"
-    for module in ("pylibcudf", f"{engine}.columns", f"{engine}.groups"):
-        monkeypatch.setitem(sys.modules, module, MagicMock())
-    sys.modules[f"{engine}.columns"].gather_columns.return_value = ["in order"]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pylibcudf", MagicMock())
     monkeypatch.setitem(sys.modules, f"{engine}.aggregator", SimpleNamespace(Aggregator=Passed))
     monkeypatch.setattr(kernels, "column", lambda frame, label: MagicMock(name=label))
     monkeypatch.setattr(kernels, "engine_arm", lambda *_, **__: lambda: "a frame")
@@ -158,7 +156,7 @@ def test_every_arm_is_called(part: str, monkeypatch: pytest.MonkeyPatch) -> None
         assert "ours" in calls
         for name, call in calls.items():
             assert call() is not None
-            if name in ("ours", "pairs") and part != "tables" and cell.query != "sum in order":
+            if name == "ours" and part != "tables":
                 call(stopwatch="a stopwatch")
 
 
@@ -198,7 +196,6 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str]]:
     column = SimpleNamespace(device_buffer_size=lambda: 8)
     for name, stand_in in {
         "both_arms": both_arms,
-        "whole_arms": both_arms,
         "engine_arm": lambda *_, **__: lambda: [1, 2, 3],
         "column": lambda *_: column,
         "key_labels": lambda frame: ["k0"],
@@ -215,7 +212,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str]]:
     return calls
 
 
-@pytest.mark.parametrize("part", ["kernels", "grid", "tables", "sorted"])
+@pytest.mark.parametrize("part", ["kernels", "grid", "tables"])
 def test_a_file_has_what_earlier_ones_have(
     part: str, ran: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -74,16 +74,11 @@ def test_the_stream_beside_its_peers_alone(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(
         larger, "seconds_of_peer", lambda name, *_: [2.0] if name == "host" else "no"
     )
-    given = {"gigabytes": 0.0, "groups": [7, 9], "shares": [0.5], "twice": True, "repeats": 2}
+    given = {"gigabytes": 0.0, "groups": [7, 9], "shares": [0.5], "repeats": 2}
     cells: list[dict[str, Any]] = []
     larger.run(Namespace(**given, peer_rows=100, peer_seconds=1.0), cells.append)
     assert [cell["peer_ratio"] for cell in cells] == [{"host": 4.0}] * 2
     assert cells[0]["peers"] == {"host": [2.0], "polars": "no", "duckdb": "no"}
-
-
-def test_the_first_repetition_counts_alone() -> None:
-    assert larger.warm([9.0]) == 9.0
-    assert larger.warm([9.0, 1.0, 3.0]) == 2.0
 
 
 def test_the_table_of_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
