@@ -56,7 +56,7 @@ def mixed(dtype: str) -> list[pd.DataFrame]:
     [
         (query, promised)
         for query in QUERIES
-        for promised in ("float64", "int64", "float32", "Int64")
+        for promised in ("float64", "Int64")
         # pandas makes objects of masked and complex numbers, whose medians may be complex
         if (query, promised) != (".median()", "Int64")
     ],

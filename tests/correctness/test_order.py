@@ -32,7 +32,6 @@ MANY = {
     "y": ["size", "first", "last", "idxmin", "idxmax", "sum", list],
     "s": ["sum", "first", "last", "nunique", "min", "max", list],
 }
-METHODS = [None, "tasks", "disk"]
 
 
 def everything(frame: Any, **options: Any) -> Any:
@@ -40,9 +39,10 @@ def everything(frame: Any, **options: Any) -> Any:
 
 
 @pytest.mark.usefixtures("plugin", "synchronous")
-@pytest.mark.parametrize("npartitions", [1, 3, 7, 40])
-@pytest.mark.parametrize("split_out", [None, 1, 3, True])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("npartitions", [1, 7, 40])
+@pytest.mark.parametrize(
+    ("method", "split_out"), [(None, None), (None, 1), ("tasks", 3), ("disk", True)]
+)
 def test_everything_under_every_plan(method: str | None, split_out: Any, npartitions: int):
     def query(f: Any) -> Any:
         return everything(f, split_out=split_out, shuffle_method=method)
@@ -57,13 +57,12 @@ def test_everything_by_trees_of_every_width(split_every: Any):
 
 
 @pytest.mark.usefixtures("plugin", "synchronous")
-@pytest.mark.parametrize("npartitions", [3, 40])
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("column", ["x", "y", "s"])
-@pytest.mark.parametrize("name", ["first", "last", "unique", "sum", "idxmin", "value_counts"])
+@pytest.mark.parametrize(("npartitions", "method"), [(40, None), (3, "tasks"), (7, "disk")])
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [("first", "x"), ("last", "s"), ("unique", "s"), ("idxmin", "y"), ("value_counts", "y")],
+)
 def test_methods_of_one_column(name: str, column: str, method: str | None, npartitions: int):
-    if name == "idxmin" and column == "s":
-        pytest.skip("no idxmin of strings")
     options = {"split_out": 3, "shuffle_method": method}
 
     def query(f: Any) -> Any:
@@ -115,8 +114,7 @@ def test_threads():
 
 
 @pytest.mark.usefixtures("plugin")
-@pytest.mark.parametrize("method", [None, "p2p", "tasks"])
-@pytest.mark.parametrize("split_out", [None, 3, True])
+@pytest.mark.parametrize(("method", "split_out"), [(None, None), ("p2p", 3), ("tasks", True)])
 def test_cluster(cluster: Any, split_out: Any, method: str | None):
     def query(f: Any) -> Any:
         return everything(f, split_out=split_out, shuffle_method=method)
