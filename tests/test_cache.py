@@ -115,19 +115,6 @@ def uncollected() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("uncollected")
-def test_a_failure_keeps_nothing_of_its_caller_alive() -> None:
-    cache: Cache[str, int] = Cache(2)
-
-    def ask() -> weakref.ref[Buffer]:
-        buffer = Buffer()
-        with pytest.raises(ZeroDivisionError):
-            cache.of("a", lambda: 1 // 0)
-        return weakref.ref(buffer)
-
-    assert ask()() is None
-
-
-@pytest.mark.usefixtures("uncollected")
 def test_a_failure_keeps_nothing_of_those_who_wait_alive() -> None:
     cache: Cache[str, int] = Cache(2)
     begun, go_on, asked = threading.Event(), threading.Event(), threading.Event()

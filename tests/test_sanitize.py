@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -75,54 +74,6 @@ def test_each_query_is_in_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in ("0/3", "4/3", "x"):
         with pytest.raises(ValueError, match=r".*"):
             sanitize.part_of(wrong)
-
-
-def test_queries_go_on_after_one_that_fails(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail() -> None:
-        raise ValueError("a wrong answer")
-
-    monkeypatch.setattr(sanitize, "frame", lambda: None)
-    made = [("one", fail), ("two", lambda: None), ("three", fail)]
-    monkeypatch.setattr(sanitize, "queries", lambda rows, copies: iter(made))
-    assert sanitize.main(["--queries"]) == 1
-    said = capsys.readouterr()
-    assert said.out == "wrong: one\nright: two\nwrong: three\n"
-    assert said.err.count("ValueError: a wrong answer") == 2
-
-
-def test_rows_have_keys_of_every_kind_of_steps() -> None:
-    """As ``keys/steps.py`` looks for them in a sample."""
-    rows = sanitize.frame()
-    assert (rows["strided"] % 2**20 == 0).all()
-    cents = rows["cents"] * 100
-    assert (cents.round() / 100 == rows["cents"]).all()
-    assert (cents.round() != cents).any()
-    assert rows["whole"].isna().any()
-    assert (rows["whole"].dropna() % 1 == 0).all()
-    assert rows["name"].str.len().nunique() > 10
-    assert {label for keys in sanitize.STEPS for label in keys} <= set(rows)
-
-
-def test_it_is_found_on_the_path_and_in_the_toolkit(tmp_path: Path) -> None:
-    tool = tmp_path / "bin" / "compute-sanitizer"
-    tool.parent.mkdir()
-    tool.write_text("#!/bin/sh\n")
-    tool.chmod(0o755)
-    assert sanitize.sanitizer_of({"PATH": str(tool.parent)}) == str(tool)
-    assert sanitize.sanitizer_of({"PATH": "/nowhere", "CUDA_HOME": str(tmp_path)}) == str(tool)
-    assert sanitize.sanitizer_of({"PATH": "/nowhere"}) is None
-
-
-def test_unknown_tools_and_a_missing_sanitizer_are_errors(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert sanitize.main(["memchek"]) == 2
-    assert "there is no tool memchek: memcheck" in capsys.readouterr().err
-    monkeypatch.setattr(sanitize, "sanitizer_of", lambda _: None)
-    assert sanitize.main([]) == 2
-    assert "CUDA toolkit" in capsys.readouterr().err
 
 
 def test_a_tool_that_finds_something_is_named(

@@ -69,20 +69,10 @@ def test_fails_where_too_little_is_planned(suite: Path, jobs: str):
     assert done.returncode == 1
 
 
-def test_share_is_an_option(suite: Path):
-    assert run(suite, PLANNED + FALLS_BACK, "--least-share", "50").returncode == 0
-
-
 def test_fails_where_there_is_nothing_to_plan(suite: Path):
     done = run(suite, "def test_nothing():\n    pass\n")
     assert "ran 0 of 0 group-by aggregations (0.0 %)" in done.stdout
     assert done.returncode == 1
-
-
-def test_stock_is_stock_and_counts_nothing(suite: Path):
-    done = run(suite, "def test_off():\n    assert not is_enabled()\n", "--stock")
-    assert "group-by aggregations" not in done.stdout
-    assert done.returncode == 0, done.stdout
 
 
 def test_failed_tests_are_named_and_run_again(suite: Path):

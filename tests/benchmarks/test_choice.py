@@ -16,9 +16,7 @@ from benchmarks import choice, kernels
 from dask_gpuagg.cuda.choice import choose, partitions
 from dask_gpuagg.cuda.choice.cost_model import expected_kernel_ms
 from dask_gpuagg.cuda.choice.costs import shipped
-from dask_gpuagg.cuda.choice.decision import Hgb, Lphga
 from dask_gpuagg.cuda.choice.summary import KeySummary
-from dask_gpuagg.cuda.query.forms import CODED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime.driver import Device
@@ -117,34 +115,6 @@ def test_what_is_written_is_read(result: Callable[..., Path]) -> None:
         assert not case.kernels["sgb"].modelled
 
 
-def test_what_is_expected_to_take_long_is_left_out(result: Callable[..., Path]) -> None:
-    for cell in json.loads(result(as_expected, limit=4.0).read_text())["cells"]:
-        slow = {name for name, why in cell["left_out"].items() if why == "more than 4 ms expected"}
-        assert slow == set(cell["left_out"]) & admitted(cell["groups"])
-        assert set(cell["left_out"]) | set(cell["kernels"]) == {"auto", *choose.KERNELS}
-        assert "auto" in cell["kernels"]
-        assert not slow & set(cell["kernels"])
-        assert all((k["expected_ms"] or 0) <= 4 for k in cell["kernels"].values())
-    assert slow
-
-
-def test_a_kernel_that_does_not_admit_the_input_is_left_out(
-    result: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(choose, "in_partitions", lambda *_, **__: None)
-    for cell in json.loads(result(as_expected).read_text())["cells"]:
-        assert {"pgb", "pgb_ur"} <= set(cell["left_out"])
-        assert not {"pgb", "pgb_ur"} & set(cell["kernels"])
-        assert all(why.startswith("not for this input: ") for why in cell["left_out"].values())
-
-
-def test_a_model_that_is_right_chooses_well(result: Callable[..., Path]) -> None:
-    judgement = choice.verdict(choice.cases(result(as_expected)), COSTS)
-    assert judgement == choice.Verdict(8, 1.0, judgement.worst)
-    assert judgement.worst < 1.1
-    assert judgement.good
-
-
 def test_the_best_kernel_is_found_in_the_measurements(result: Callable[..., Path]) -> None:
     """Partitions that take longer than the model knows are not the best kernel any more."""
     for slow, good in ((1.05, True), (3.0, False)):
@@ -176,38 +146,3 @@ def test_the_command_judges_one_file(
         assert shown.count("| dense ") == 8
         assert "chosen within 10 % of the best kernel" in shown
         assert "measured with other kernels than these" in shown
-
-
-def test_the_form_of_strings() -> None:
-    query = Query((KeyPart("i32", False, string=True),), False, (), (), ())
-    assert choice.as_grouped(query, {"verify": 1.0}) == query
-    assert choice.as_grouped(query, {"make_codes": 1.0}).form == CODED
-    assert choice.as_grouped(QUERY, {}) == QUERY
-
-
-def test_tables_that_hold_the_groups() -> None:
-    estimate = KeySummary(1_000, 1_000, 0.0, 0.0)
-    table = {"replicas": 1, "blocks": 132, "global_slots": 2048}
-    roomy = Hgb(why="", estimate=estimate, shared_slots=1_000, **table)
-    assert choice.holds(roomy)
-    assert not choice.holds(replace(roomy, shared_slots=998))
-    assert choice.holds(Lphga(why="", estimate=estimate, global_slots=998))
-    assert choice.holds(replace(roomy, estimate=None))
-
-
-def test_the_plot_has_a_line_for_every_kernel(result: Callable[..., Path]) -> None:
-    pytest.importorskip("matplotlib")
-    from benchmarks.plots import every_kernel
-
-    path = result(as_expected)
-    figure = every_kernel(json.loads(path.read_text()), choice.cases(path), "dense")
-    for axis in figure.axes:
-        solid = {line.get_label(): line for line in axis.lines if line.get_linestyle() == "-"}
-        assert set(solid) == set(choose.KERNELS)
-        for name, line in solid.items():
-            assert len(line.get_xdata()) == {"direct": 3, "pgb_fold": 2}.get(str(name), 4)
-        dashed = [line for line in axis.lines if line.get_linestyle() == "--"]
-        dashed = [line for line in dashed if len(line.get_xdata())]
-        assert len(dashed) == len(choose.KERNELS) - 1
-        (ringed,) = [line for line in axis.lines if line.get_label() == "chosen"]
-        assert list(ringed.get_xdata()) == [16, 1 << 12, 1 << 20, 1 << 24]

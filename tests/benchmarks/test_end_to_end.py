@@ -140,18 +140,6 @@ def test_a_query_that_takes_too_long_is_stopped_and_forgotten(session: Session):
     assert session.settle()
 
 
-def test_an_identical_query_does_not_find_the_last_result(session: Session):
-    source = Persisted(session, ROWS)
-    arm = DaskArm(Question(QUERIES["sum"], "k", 40, source), "ours")
-    keys = set()
-    for _ in range(2):
-        arm.run(20.0, False)
-        known = session.client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))
-        keys.add(len(known))
-    assert keys == {ROWS.partitions}
-    source.close()
-
-
 class Failing(Persisted):
     """Rows whose partitions cannot be read."""
 
@@ -246,29 +234,3 @@ def test_a_line_tells_what_went_wrong():
 def test_unknown_names_are_refused(wrong: list[str]):
     with pytest.raises(SystemExit):
         end_to_end.parse(wrong)
-
-
-def test_the_plot_has_a_bar_for_every_arm():
-    pytest.importorskip("matplotlib")
-    from benchmarks.plots import end_to_end as plot
-
-    arms = {
-        "stock-default": arm_of(0, stopped="more than 2 s", stopped_s=2.0),
-        "ours": arm_of(0, 5.0),
-        "floor": arm_of(0, median_ms=0.5),
-        "polars": {"run": 0, "skipped": "polars not installed"},
-    }
-    figure = plot({"cells": [cell_of(arms), cell_of(arms, groups=9), cell_of(arms, workers=2)]})
-    one, other = figure.axes
-    assert "one worker process" in one.get_title()
-    assert "2 worker processes" in other.get_title()
-    heights = [bar.get_height() for bar in one.patches]
-    assert heights == [2_000.0, 5.0, 0.5] * 2
-    assert [bool(bar.get_hatch()) for bar in one.patches] == [True, False, False] * 2
-    assert len(other.patches) == 3
-    # bars that differ little begin at zero
-    assert one.get_yscale() == "log"
-    near = {"polars": arm_of(0, 9.0), "ours": arm_of(0, 5.0)}
-    (axis,) = plot({"cells": [cell_of(near)]}).axes
-    assert axis.get_yscale() == "linear"
-    assert axis.get_ylim()[0] == 0

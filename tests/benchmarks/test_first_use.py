@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,27 +65,6 @@ def test_a_process_prints_records(monkeypatch: pytest.MonkeyPatch, capsys: Any) 
         monkeypatch.setitem(CHILDREN, part, lambda *given: iter([{"query": given}]))
         first_use.main(["--child", part, "an arm", "a name"])
         assert json.loads(capsys.readouterr().out) == {"query": ["an arm", "a name"]}
-
-
-def test_a_process_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = (
-        "import os, sys; print('a warning'); print('{\"query\": \"%s\"}' % sys.argv[1:]);"
-        "raise SystemExit(int(os.environ['STATUS']))"
-    )
-    started = subprocess.Popen
-
-    def start(command: list[str], **more: Any) -> Any:
-        assert command[1:4] == ["-m", "benchmarks.first_use", "--child"]
-        return started([sys.executable, "-c", code, *command[4:]], **more)
-
-    monkeypatch.setattr(subprocess, "Popen", start)
-    assert list(first_use.in_a_process("files", "arm", STATUS="0")) == [
-        {"query": "['files', 'arm']"}
-    ]
-    found = first_use.in_a_process("files", "arm", STATUS="3")
-    assert next(found)
-    with pytest.raises(subprocess.CalledProcessError):
-        next(found)
 
 
 def test_the_file_is_written_after_each_record(

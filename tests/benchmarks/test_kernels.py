@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import groupby
@@ -96,13 +96,6 @@ def test_skew_nulls_and_even_keys() -> None:
     assert nulls[["v", "w", "x", "y"]].isna().mean().between(0.45, 0.55).all()
     three = cells["grid/int32+int32+int32/1000/1/0.0/0.0"].input.make(20_000)
     assert len(three[["k0", "k1", "k2"]].drop_duplicates()) == 1_000
-
-
-def test_each_family_has_members_that_were_left_out_of_tuning() -> None:
-    kinds = defaultdict(set)
-    for cell in CELLS["tables"]:
-        kinds[cell.labels["family"]].add(cell.labels["tuned"])
-    assert all(found == {True, False} for found in kinds.values())
 
 
 def test_summary_tells_unseen_members_apart() -> None:
@@ -236,16 +229,6 @@ def test_a_file_has_what_earlier_ones_have(
         assert list(made["cells"][0]["median_ms"]) == list(names)
 
 
-def test_parts_compile_every_cell_once(ran: list[Any]) -> None:
-    """Skewed keys are drawn evenly too, as when they are measured."""
-    for i in range(3):
-        kernels.main(["--parts", "grid", "--rows", "1e3", "--fill", f"{i}/3"])
-    assert len(ran) == len(set(ran))
-    skewed = sum(cell.labels["zipf"] > 0 for cell in CELLS["grid"])
-    assert len(ran) == 2 * (len(CELLS["grid"]) + skewed)
-    assert {name for name, _, _ in ran} == {"ours", "ours frame"}
-
-
 def test_some_cells_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     kernels.main(["--parts", "kernels,grid", "--cells", "*/sum", "grid/str10/*/20/*", "--list"])
     names = capsys.readouterr().out.splitlines()
@@ -254,24 +237,3 @@ def test_some_cells_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(names) == 15 + 4
     with pytest.raises(SystemExit):
         kernels.main(["--parts", "theirs"])
-
-
-def test_the_table_of_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DataFrames first, which is what a user gets, columns beside them."""
-    monkeypatch.syspath_prepend(ROOT / "docs" / "_ext")
-    import result_tables
-
-    ms = {"ours": 2.0, "cudf": 8.0, "ours frame": 2.5, "cudf frame": 9.0}
-    cell = {
-        "key": "int64", "aggregations": 1, "nulls": 0.0, "zipf": 0.0, "made": 1_000,
-        "median_ms": ms, "ratio": 4.0, "ratio_frame": 3.6,
-    }  # fmt: skip
-    cells = [cell, cell | {"aggregations": 5, "ratio": 1.0}, cell | {"nulls": 0.5}]
-    made = result_tables.grid(json.dumps({"cells": cells})).splitlines()
-    assert made[0].startswith("| key | groups | 1 aggregation as DataFrames, ms, cuDF / ours |")
-    assert "| int64 | 1,000 | 2.50, 3.6 | 2.00, 4.0 | 2.50, 3.6 | 2.00, 1.0 |" in made
-    assert "| int64, 50% nulls | 1,000 | 2.50, 3.6 | 2.00, 4.0 |  |  |" in made
-    assert made[-1] == (
-        "Geometric mean of all 3 ratios: as DataFrames 3.6, the least 3.60; "
-        "as columns 2.5, the least 1.00."
-    )

@@ -13,10 +13,7 @@ import pytest
 
 import benchmarks
 from benchmarks import report
-from benchmarks.gpu import decision_fields
 from benchmarks.kernels import PARTS
-from dask_gpuagg.cuda.choice.decision import Pgb
-from dask_gpuagg.cuda.choice.summary import KeySummary
 
 ROOT = Path(benchmarks.__file__).parent
 RESULTS = sorted((ROOT / "results").rglob("*.json"))
@@ -36,15 +33,6 @@ def test_a_cell_is_a_line(tmp_path: Path) -> None:
     assert [json.loads(line.strip().rstrip(",")) for line in lines[4:6]] == cells
     assert len(lines) == 8
     assert list(path.parent.iterdir()) == [path]
-
-
-def test_records_lie_in_lines_at_any_depth() -> None:
-    queries = {f"q{i}": {"ratio": 1.0, "warm": [0.5] * 30} for i in range(3)}
-    made = {"schedulers": {"threads": {"title": "two", "queries": queries}}}
-    text = report.text(made)
-    assert json.loads(text) == made
-    rows = [line.strip() for line in text.splitlines() if "ratio" in line]
-    assert [row[1:3] for row in rows] == ["q0", "q1", "q2"]
 
 
 @pytest.mark.parametrize("value", [{}, {"cells": []}, {"cells": {}}, {"a": [[1] * 60, {}]}])
@@ -68,26 +56,6 @@ SETTLED = {"counts", "deterministic", "engines", "probes", "sorted"}
 def test_one_file_for_each_benchmark() -> None:
     scripts = {path.stem for path in ROOT.glob("*.py")}
     assert {path.stem for path in RESULTS} <= scripts | {"first_files"} | PARTS.keys() | SETTLED
-
-
-def test_hot_keys_stay_out() -> None:
-    estimate = KeySummary(1_000, 1_000, 0.0, 0.0, hot=((7, 0.5),))
-    decision = Pgb(
-        why="",
-        estimate=estimate,
-        partitions=500,
-        capacity=1,
-        shared_slots=1,
-        slices=1,
-        blocks=132,
-        global_slots=2048,
-        base=None,
-        hot=(7,),
-    )
-    made = decision_fields(decision)
-    assert made["kernel"] == "pgb"
-    assert made["estimate"]["groups"] == 1_000
-    assert '"hot"' not in json.dumps(made)
 
 
 @pytest.mark.parametrize("name", [module.name for module in pkgutil.iter_modules([str(ROOT)])])

@@ -67,16 +67,6 @@ def test_where_stock_dask_answers(query: str, promised: str):
         judge(QUERIES[query], lambda: in_pieces(pieces, real(promised).iloc[:0]), pieces, plan)
 
 
-@pytest.mark.parametrize("name", ["cov", "corr"])
-def test_matrices(name: str):
-    pieces = mixed("float64")
-    judge(
-        lambda f: getattr(f.groupby("k")[["x", "y"]], name)(),
-        lambda: in_pieces(pieces, pieces[0].iloc[:0]),
-        pieces,
-    )
-
-
 @pytest.mark.parametrize("plan", PLANS)
 def test_products(plan: str):
     pieces = mixed("int64")

@@ -67,35 +67,6 @@ def test_agg(dtype: str, name: str, split_out: int | None):
     compare(query, partitioned(frame(dtype), 5), reference=reference, refusable=True, atol=atol)
 
 
-@pytest.mark.parametrize("dtype", VALUES)
-@pytest.mark.parametrize("name", ["size", "nunique", "unique", "value_counts", "first", "count"])
-def test_method(dtype: str, name: str):
-    def query(f: Any) -> Any:
-        return getattr(f.groupby("k")["x"], name)(**options(f, 3))
-
-    # pandas has no index of float16, so no value_counts
-    compare(query, partitioned(frame(dtype), 5), refusable=dtype == "float16")
-
-
-@pytest.mark.parametrize("name", ["cov", "corr"])
-@pytest.mark.parametrize("dtype", [d for d, n in ADMITTED if n == "cov" and d != "bool[pyarrow]"])
-def test_matrix(dtype: str, name: str):
-    data = frame(dtype).assign(y=VALUES["float64"].to_numpy())
-
-    def query(f: Any) -> Any:
-        return getattr(f.groupby("k"), name)()
-
-    compare(query, partitioned(data, 5), atol=ABSOLUTE.get(dtype, 1e-12))
-
-
-@pytest.mark.parametrize("dtype", VALUES)
-def test_sort(dtype: str):
-    def query(f: Any) -> Any:
-        return f.groupby("k", sort=True).agg({"x": ["count", "first", "nunique"]})
-
-    compare(query, partitioned(frame(dtype), 5), ordered=True)
-
-
 @pytest.mark.parametrize(
     ("dtype", "name", "plain"),
     [

@@ -113,13 +113,6 @@ def test_infinities(dtype: str, name: str, npartitions: int):
     compare(agg(name), partitioned(data, npartitions))
 
 
-def test_infinities_of_opposite_sign_in_different_partitions():
-    data = pd.DataFrame({"k": 0, "x": [-np.inf, np.inf, 3.0]})
-    ddf = partitioned(data, 3)
-    result = ddf.groupby("k").agg({"x": ["sum", "mean", "var"]}).compute()
-    assert result.isna().all(axis=None)
-
-
 @pytest.mark.parametrize("ddof", [0, 1, 2, 5])
 @pytest.mark.parametrize("name", ["var", "std"])
 def test_ddof(name: str, ddof: int):

@@ -57,33 +57,6 @@ def test_everything_by_trees_of_every_width(split_every: Any):
 
 
 @pytest.mark.usefixtures("plugin", "synchronous")
-@pytest.mark.parametrize(("npartitions", "method"), [(40, None), (3, "tasks"), (7, "disk")])
-@pytest.mark.parametrize(
-    ("name", "column"),
-    [("first", "x"), ("last", "s"), ("unique", "s"), ("idxmin", "y"), ("value_counts", "y")],
-)
-def test_methods_of_one_column(name: str, column: str, method: str | None, npartitions: int):
-    options = {"split_out": 3, "shuffle_method": method}
-
-    def query(f: Any) -> Any:
-        return getattr(f.groupby("k")[column], name)(**(options if hasattr(f, "dask") else {}))
-
-    compare(query, partitioned(DATA, npartitions))
-
-
-@pytest.mark.usefixtures("plugin", "synchronous")
-@pytest.mark.parametrize("npartitions", [1, 7, 40])
-def test_sort(npartitions: int):
-    data = partitioned(DATA, npartitions)
-    compare(lambda f: f.groupby("k", sort=True).agg(MANY), data, ordered=True)
-    compare(lambda f: f.groupby(["y", "k"], sort=True)["x"].sum(), data, ordered=True)
-    compare(lambda f: f.groupby("s", sort=True).agg({"x": "median"}), data, ordered=True)
-    # Dask sorts the method's outputs one by one
-    one = npartitions == 1
-    compare(lambda f: f.groupby("s", sort=True)["x"].median(), data, ordered=one)
-
-
-@pytest.mark.usefixtures("plugin", "synchronous")
 @pytest.mark.parametrize("name", ["idxmin", "idxmax"])
 @pytest.mark.parametrize("split_out", [1, 3])
 def test_first_of_tied_extremes(name: str, split_out: int):

@@ -69,15 +69,6 @@ def test_forms(form: str, split_out: int | None):
     compare(query, partitioned(DATA, 7))
 
 
-@pytest.mark.parametrize("name", [n for n in IN_AGG if REGISTRY[n].kind is not Kind.WHOLE])
-def test_one_column(name: str):
-    data = partitioned(DATA, 7)
-    compare(lambda f: f.groupby("k")["x"].agg(name), data)
-    compare(lambda f: f.groupby("k")["x"].agg([name]), data)
-    compare(lambda f: f.groupby("k")[["x", "y"]].agg(name), data)
-    compare(lambda f: f.groupby("k")["y"].agg(out=name, n="count"), data)
-
-
 @pytest.mark.parametrize("name", [n for n in IN_AGG if n not in ("list", "quantile")])
 def test_the_same_pair_twice(name: str):
     data = partitioned(DATA, 7)

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from dask._task_spec import Task
-from distributed import Client, get_worker, wait
+from distributed import Client, wait
 
 import dask_gpuagg
 from dask_gpuagg.decomposition import make_plan
@@ -113,14 +113,6 @@ def test_partitions_come_in_order_and_few_wait(readers: int) -> None:
     assert most <= readers
 
 
-def test_reading_ahead_is_bounded() -> None:
-    started: list[int] = []
-    with reading(parts(started.append, 20), 3) as frames:
-        next(frames)
-        time.sleep(0.1)
-        assert len(started) <= 4
-
-
 def test_all_readers_work_while_a_partition_is_used() -> None:
     class Frame:
         """What was read."""
@@ -176,15 +168,6 @@ def test_a_partition_is_read_again_where_memory_lacked() -> None:
     with reading(parts(read, 6), 2) as frames:
         assert [frame for frame, _ in frames] == list(range(6))
     assert seen
-
-
-def test_readers_are_on_the_tasks_worker() -> None:
-    def run() -> set[str]:
-        with reading(parts(lambda i: get_worker().address, 6), 2) as frames:
-            return {address for address, by in frames}
-
-    with Client(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as c:
-        assert c.submit(run).result() == {c.submit(lambda: get_worker().address).result()}
 
 
 # of the process: a cluster in it gets copies of functions that are made inside of a test
