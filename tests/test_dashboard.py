@@ -28,15 +28,6 @@ REPORTS = {
 }
 
 
-def test_bars_have_whole_tasks_only() -> None:
-    bars = dashboard.bars_of(REPORTS, {"a": 7.0})
-    assert bars["worker"] == ["a", "b"]
-    assert bars["rate"] == [7.0, 0.0]
-    assert bars["partial host"] == [0.25, 0]
-    assert bars["partial device"] == [0, 0.5]
-    assert len({len(column) for column in bars.values()}) == 1
-
-
 def cells(table: str) -> list[list[str]]:
     """The rows of a table of HTML, without its head."""
     rows = re.findall(r"<tr>(.*?)</tr>", table)[1:]
@@ -51,10 +42,6 @@ def test_tables_tell_tasks_and_kernels_apart() -> None:
     kernels = dashboard.kernels_of(REPORTS)
     assert cells(kernels) == [["b", "partial", "pgb", "2", "400.0 ms", "900", "28", "30", "5"]]
     assert kernels.index("groups expected") < kernels.index("groups found")
-
-
-def test_what_there_is_not_has_no_table() -> None:
-    assert dashboard.kernels_of({"a": REPORTS["a"]}) == dashboard.fallbacks_of([]) == ""
 
 
 def test_equal_fallbacks_are_one_row() -> None:

@@ -75,10 +75,6 @@ class TestExplain:
         query = sums + ddf.groupby("k").v.count() + sums
         assert sorted(g.what for g in explain(query).groupbys) == [".count()", ".sum()"]
 
-    def test_nested_group_bys(self, ddf):
-        query = ddf.groupby("k").v.sum().reset_index().groupby("k").v.max()
-        assert sorted(g.what for g in explain(query).groupbys) == [".max()", ".sum()"]
-
     def test_a_query_without_one(self, ddf):
         assert str(explain(ddf.v + 1)) == "no group-by aggregation"
         assert explain(ddf.v + 1).groupbys == ()
@@ -252,17 +248,8 @@ class TestPicture:
         query = dd.from_pandas(data, npartitions=2).groupby("k").sum(numeric_only=True)
         assert "<script>" not in explain(query)._repr_html_()
 
-    def test_stock_dask_and_no_group_by(self, ddf):
-        text = shown(explain(ddf.groupby("c", observed=False).v.value_counts())._repr_html_())
-        assert "stock Dask" in text
-        assert "no group-by aggregation" in shown(explain(ddf.v + 1)._repr_html_())
-
 
 class TestWhyNot:
-    def test_nothing(self, ddf):
-        assert why_not(ddf.groupby("k").agg({"v": ["mean", "sum"]})) == []
-        assert why_not(ddf.v + 1) == []
-
     def test_a_collection_that_falls_back(self, ddf):
         (reason,) = why_not(ddf.groupby("c", observed=False).v.value_counts())
         assert reason.aggregation == "value_counts"

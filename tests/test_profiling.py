@@ -209,16 +209,6 @@ class TestProfile:
         assert len(query) < 600
 
 
-def test_the_runs_of_workers_in_this_process_are_there_once(ddf: Any) -> None:
-    from distributed import Client
-
-    with Client(processes=False, n_workers=2, dashboard_address=None):
-        with dask_gpuagg.profile() as p:
-            ddf.groupby("k").v.sum().compute()
-        assert steps(p)["partial"].rows == ROWS
-        assert sum(run.rows for run in dask_gpuagg.last_runs() if run.step == "partial") == ROWS
-
-
 class TestFallbacks:
     def test_a_session(self, ddf: Any) -> None:
         with dask.config.set(scheduler="synchronous"):
@@ -246,19 +236,6 @@ class TestBounds:
             runs.note_run(Run(Decision(kernel=f"kernel{i}", why=""), 1, 1))
         totals = runs.measured().totals
         assert [what.kernel for what in totals] == [f"kernel{i}" for i in range(15, 20)]
-
-    def test_a_total_that_was_dropped_and_came_back_is_another(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(runs, "_TOTALS", 1)
-        note = [Run(Decision(kernel=name, why=""), 1, 1) for name in "ab"]
-        for _ in range(9):
-            runs.note_run(note[0])
-        before = runs.measured()
-        runs.note_run(note[1])
-        runs.note_run(note[0])
-        (total,) = runs.since(before, runs.measured()).values()
-        assert total.calls == 1
 
     def test_names_and_fallbacks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(reporting, "_NAMES", 5)

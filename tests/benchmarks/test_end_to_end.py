@@ -15,7 +15,6 @@ from benchmarks.end_to_end_cluster import (
     HOST,
     QUERIES,
     Failed,
-    Files,
     Persisted,
     Rows,
     Session,
@@ -76,16 +75,6 @@ def test_wrong_values_are_told(column: str, change: Any, problem: str):
     judged = judge(summary(answer, query, "k", probes(40)), right, query)
     assert not judged["right"]
     assert any(problem in text for text in judged["problems"])
-
-
-@pytest.mark.parametrize("query", QUERIES.values(), ids=list(QUERIES))
-def test_missing_and_repeated_groups_are_told(query: Any):
-    right = expected([seen_in([0, 1, 2], ROWS, "k")], ROWS, "k")
-    answer = query.build(drawn(), "k")
-    for wrong in (answer.iloc[1:], pd.concat([answer, answer.iloc[5:6]])):
-        problems = judge(summary(wrong, query, "k", probes(40)), right, query)["problems"]
-        assert f"{len(wrong)} groups instead of 40" in problems
-    assert right["probes"].keys() == {0, 1, 20, 39}
 
 
 def test_runs_and_writes_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -172,19 +161,6 @@ def test_a_lost_cluster_is_made_anew_and_its_rows_drawn_again():
         found = DaskArm(Question(QUERIES["five"], "k", 40, source), "ours").run(20.0, True).found
         assert found is not None
         assert found["groups"] == 40
-
-
-def test_files_that_are_there_are_used(session: Session, tmp_path: Path):
-    files = Files(session, ROWS, tmp_path)
-    (path, *_) = files.paths
-    assert len(files.paths) == ROWS.partitions
-    pd.testing.assert_frame_equal(pd.read_parquet(path), ROWS.draw(0))
-    before = Path(path).stat().st_mtime_ns
-    assert Files(session, ROWS, tmp_path).paths == files.paths
-    assert Path(path).stat().st_mtime_ns == before
-    (files.folder / "complete").unlink()
-    Files(session, ROWS, tmp_path).remove()
-    assert list(tmp_path.iterdir()) == []
 
 
 def cell_of(arms: dict[str, Any], **other: Any) -> dict[str, Any]:

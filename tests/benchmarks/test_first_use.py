@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import first_use
-from benchmarks.first_use import ARMS, CHILDREN, KEYS
+from benchmarks.first_use import ARMS, KEYS
 
 
 @pytest.mark.parametrize("dtype", sorted({keys.dtype for keys in KEYS.values()}))
@@ -58,13 +58,6 @@ def test_each_arm_of_each_query_has_its_process(calls: list[tuple[str, ...]]) ->
     assert all(len(found) == 1 for found in caches)
     assert len(set.union(*caches)) == len(caches)
     assert not any(os.path.exists(path) for path in set.union(*caches))
-
-
-def test_a_process_prints_records(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    for part in CHILDREN:
-        monkeypatch.setitem(CHILDREN, part, lambda *given: iter([{"query": given}]))
-        first_use.main(["--child", part, "an arm", "a name"])
-        assert json.loads(capsys.readouterr().out) == {"query": ["an arm", "a name"]}
 
 
 def test_the_file_is_written_after_each_record(

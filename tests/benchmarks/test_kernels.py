@@ -227,13 +227,3 @@ def test_a_file_has_what_earlier_ones_have(
     if part in ("kernels", "tables"):
         names = earlier["cells"][0]["median_ms"]
         assert list(made["cells"][0]["median_ms"]) == list(names)
-
-
-def test_some_cells_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    kernels.main(["--parts", "kernels,grid", "--cells", "*/sum", "grid/str10/*/20/*", "--list"])
-    names = capsys.readouterr().out.splitlines()
-    assert names[:2] == ["kernels/1/sum", "kernels/4/sum"]
-    assert names[-1] == "grid/str10/16777216/20/0.0/0.0"
-    assert len(names) == 15 + 4
-    with pytest.raises(SystemExit):
-        kernels.main(["--parts", "theirs"])

@@ -36,17 +36,17 @@ def options(f: Any, **given: Any) -> dict[str, Any]:
     return given if hasattr(f, "dask") else {}
 
 
-@pytest.mark.parametrize("by", ["k", ["k", "j"]], ids=str)
-@pytest.mark.parametrize("dropna", [True, False])
+@pytest.mark.parametrize(
+    ("by", "dropna", "given"),
+    [("k", True, {"split_out": 3}), ("k", False, {}), (["k", "j"], False, {"split_out": 3})],
+    ids=str,
+)
 @pytest.mark.parametrize("key", KEYS)
-def test_agg(key: str, dropna: bool, by: Any):
-    data = partitioned(frame(key), 7)
-    for given in ({}, {"split_out": 3, "shuffle_method": "tasks"}):
+def test_agg(key: str, by: Any, dropna: bool, given: dict[str, Any]):
+    def query(f: Any) -> Any:
+        return f.groupby(by, dropna=dropna).agg(SPEC, **options(f, **given))
 
-        def query(f: Any, given: Any = given) -> Any:
-            return f.groupby(by, dropna=dropna).agg(SPEC, **options(f, **given))
-
-        compare(query, data)
+    compare(query, partitioned(frame(key), 7))
 
 
 @pytest.mark.parametrize("dropna", [None, True, False])
