@@ -50,8 +50,8 @@ def judge_plans(
 ) -> None:
     """Assert the rule of several plans, each beside stock Dask by the same plan.
 
-    ``query`` is of a frame, Dask's or pandas', and of options, which are Dask's alone: those of each
-    of the ``plans``. ``collection`` makes the Dask frame of the ``pieces``. Groups that are
+    ``query`` is of a frame, Dask's or pandas', and of options, which are Dask's alone: those of
+    each of the ``plans``. ``collection`` makes the Dask frame of the ``pieces``. Groups that are
     ``ordered`` have to come as pandas has them.
     """
     assert not dask_gpuagg.is_enabled()
