@@ -27,9 +27,10 @@ def pandas_answers(cls: str, name: str) -> bool:
 
 
 def compare(
-    query: Callable[[Any], Any],
+    query: Callable[..., Any],
     ddf: Any,
     *,
+    options: dict[str, Any] | None = None,
     reference: Callable[[Any], Any] | None = None,
     dtypes: bool = True,
     ordered: bool = False,
@@ -39,10 +40,10 @@ def compare(
 ) -> Any:
     """Run a query on a Dask collection and on the same data in pandas; assert the same answer.
 
-    ``query`` is called with Dask's frame and with pandas', which has ``reference`` where that is
-    written differently. With ``dtypes`` they are equal wherever Dask's metadata says the same. A
-    ``refusable`` query may be refused by pandas: then by the same type of error, and None is
-    returned.
+    ``query`` is called with Dask's frame and the options, which Dask alone understands, and with
+    pandas' frame, which has ``reference`` where that is written differently. With ``dtypes`` they
+    are equal wherever Dask's metadata says the same. A ``refusable`` query may be refused by pandas:
+    then by the same type of error, and None is returned.
     """
     try:
         want = (reference or query)(ddf.compute(scheduler="synchronous"))
@@ -50,9 +51,9 @@ def compare(
         if not refusable:
             raise
         with pytest.raises(type(error)):
-            query(ddf).compute()
+            query(ddf, **(options or {})).compute()
         return None
-    lazy = query(ddf)
+    lazy = query(ddf, **(options or {}))
     got = lazy.compute()
     meta = lazy._meta if dtypes else None
     assert_same(got, want, meta=meta, ordered=ordered, rtol=rtol, atol=atol)

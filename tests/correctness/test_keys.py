@@ -32,21 +32,15 @@ def frame(key: str) -> pd.DataFrame:
     return pd.DataFrame({"k": KEYS[key], "j": _j, "x": _x, "y": _y})
 
 
-def options(f: Any, **given: Any) -> dict[str, Any]:
-    return given if hasattr(f, "dask") else {}
-
-
 @pytest.mark.parametrize(
-    ("by", "dropna", "given"),
+    ("by", "dropna", "options"),
     [("k", True, {"split_out": 3}), ("k", False, {}), (["k", "j"], False, {"split_out": 3})],
     ids=str,
 )
 @pytest.mark.parametrize("key", KEYS)
-def test_agg(key: str, by: Any, dropna: bool, given: dict[str, Any]):
-    def query(f: Any) -> Any:
-        return f.groupby(by, dropna=dropna).agg(SPEC, **options(f, **given))
-
-    compare(query, partitioned(frame(key), 7))
+def test_agg(key: str, by: Any, dropna: bool, options: dict[str, Any]):
+    data = partitioned(frame(key), 7)
+    compare(lambda f, **o: f.groupby(by, dropna=dropna).agg(SPEC, **o), data, options=options)
 
 
 @pytest.mark.parametrize("dropna", [None, True, False])
@@ -54,24 +48,26 @@ def test_agg(key: str, by: Any, dropna: bool, given: dict[str, Any]):
 @pytest.mark.parametrize("key", ["float64", "Int64", "category"])
 @pytest.mark.parametrize("split_out", [None, 3])
 def test_null_keys_in_methods(split_out: int | None, key: str, name: str, dropna: bool | None):
-    def query(f: Any) -> Any:
-        # None leaves it to pandas' default, which is to drop
-        flag = {} if dropna is None else {"dropna": dropna}
-        return getattr(f.groupby("k", **flag)["x"], name)(**options(f, split_out=split_out))
-
-    compare(query, partitioned(frame(key), 7))
+    # None leaves it to pandas' default, which is to drop
+    flag, data = {} if dropna is None else {"dropna": dropna}, partitioned(frame(key), 7)
+    compare(
+        lambda f, **o: getattr(f.groupby("k", **flag)["x"], name)(**o),
+        data,
+        options={"split_out": split_out},
+    )
 
 
 @pytest.mark.parametrize(("by", "split_out"), [("k", 1), (["k", "j"], 3)], ids=str)
 @pytest.mark.parametrize("dropna", [True, False])
 @pytest.mark.parametrize("key", KEYS)
 def test_sort(key: str, dropna: bool, by: Any, split_out: int):
-    def query(f: Any) -> Any:
-        grouped = f.groupby(by, dropna=dropna, sort=True)
-        spec = {"x": ["sum", "nunique"], "y": "median"}
-        return grouped.agg(spec, **options(f, split_out=split_out))
-
-    compare(query, partitioned(frame(key), 7), ordered=True)
+    spec, data = {"x": ["sum", "nunique"], "y": "median"}, partitioned(frame(key), 7)
+    compare(
+        lambda f, **o: f.groupby(by, dropna=dropna, sort=True).agg(spec, **o),
+        data,
+        options={"split_out": split_out},
+        ordered=True,
+    )
 
 
 @pytest.mark.parametrize("by", ["k", ["j", "k"]], ids=str)
@@ -79,13 +75,10 @@ def test_sort(key: str, dropna: bool, by: Any, split_out: int):
 @pytest.mark.parametrize("observed", [True, False])
 @pytest.mark.parametrize("key", CATEGORICAL)
 def test_categories(key: str, observed: bool, dropna: bool, by: Any):
-    for split_out in (1, 3):
-
-        def query(f: Any, split_out: Any = split_out) -> Any:
-            grouped = f.groupby(by, observed=observed, dropna=dropna)
-            return grouped.agg(SPEC, **options(f, split_out=split_out))
-
-        compare(query, partitioned(frame(key), 7))
+    flags, data = {"observed": observed, "dropna": dropna}, partitioned(frame(key), 7)
+    for outputs in (1, 3):
+        options = {"split_out": outputs}
+        compare(lambda f, **o: f.groupby(by, **flags).agg(SPEC, **o), data, options=options)
 
 
 @pytest.mark.parametrize("observed", [True, False])
@@ -94,12 +87,13 @@ def test_null_is_a_level(split_out: int, observed: bool):
     keys = pd.Series([None, "b", "a", "b", None, "a"], dtype=pd.CategoricalDtype(["a", "b", "c"]))
     data = pd.DataFrame({"k": keys, "j": keys.shift(2), "x": range(6)})
     for by in (["k", "j"], ["k", "x"]):
-
-        def query(f: Any, by: Any = by) -> Any:
-            grouped = f.groupby(by, observed=observed, dropna=False)
-            return grouped.agg({"x": ["sum", "var"]}, **options(f, split_out=split_out))
-
-        compare(query, partitioned(data, 3))
+        compare(
+            lambda f, by=by, **o: f.groupby(by, observed=observed, dropna=False).x.agg(
+                ["sum", "var"], **o
+            ),
+            partitioned(data, 3),
+            options={"split_out": split_out},
+        )
 
 
 @pytest.mark.parametrize("dtype", ["float64", "str", "category"])
@@ -116,13 +110,9 @@ def test_other_categories_in_every_partition(dropna: bool, split_out: int, obser
     cuts = [0, 10, 40, 41, 80, ROWS]
     pieces = [data.iloc[a:b] for a, b in pairwise(cuts)]
     pieces = [p.assign(k=p["k"].cat.remove_unused_categories()) for p in pieces]
-    unknown = clear_known_categories(data.iloc[:0])
-
-    def query(f: Any) -> Any:
-        grouped = f.groupby("k", observed=observed, dropna=dropna)
-        return grouped.agg(SPEC, **options(f, split_out=split_out))
-
-    compare(query, in_pieces(pieces, unknown))
+    ddf = in_pieces(pieces, clear_known_categories(data.iloc[:0]))
+    flags, options = {"observed": observed, "dropna": dropna}, {"split_out": split_out}
+    compare(lambda f, **o: f.groupby("k", **flags).agg(SPEC, **o), ddf, options=options)
 
 
 @pytest.mark.parametrize("split_out", [1, 2, 3, True])
@@ -175,11 +165,11 @@ def _third(label: int) -> int:
 @pytest.mark.parametrize("split_out", [None, 3])
 @pytest.mark.parametrize("way", WAYS)
 def test_ways_to_write_a_key(way: str, split_out: int | None):
-    make, data = WAYS[way], partitioned(frame("int64"), 7)
+    make, data, options = WAYS[way], partitioned(frame("int64"), 7), {"split_out": split_out}
     single = {"x": ["sum", "nunique", "median"]}
-    compare(lambda f: f.groupby(make(f)).agg(single, **options(f, split_out=split_out)), data)
-    compare(lambda f: f.groupby(make(f))["x"].mean(**options(f, split_out=split_out)), data)
-    compare(lambda f: f.groupby(make(f)).size(**options(f, split_out=split_out)), data)
+    compare(lambda f, **o: f.groupby(make(f)).agg(single, **o), data, options=options)
+    compare(lambda f, **o: f.groupby(make(f))["x"].mean(**o), data, options=options)
+    compare(lambda f, **o: f.groupby(make(f)).size(**o), data, options=options)
 
 
 @pytest.mark.parametrize("name", ["sum", "first", "size"])
@@ -192,11 +182,11 @@ def test_series_grouped_by_series(name: str):
 
 @pytest.mark.parametrize("split_out", [None, 3])
 def test_the_key_is_aggregated(split_out: int | None):
-    data = partitioned(frame("int64"), 7)
+    data, options = partitioned(frame("int64"), 7), {"split_out": split_out}
     spec = {"y": ["sum", "nunique", "first"], "x": ["count"]}
-    compare(lambda f: f.groupby("y").agg(spec, **options(f, split_out=split_out)), data)
-    compare(lambda f: f.groupby("y")["y"].sum(**options(f, split_out=split_out)), data)
-    compare(lambda f: f.groupby("y")["y"].agg("nunique", **options(f, split_out=split_out)), data)
+    compare(lambda f, **o: f.groupby("y").agg(spec, **o), data, options=options)
+    compare(lambda f, **o: f.groupby("y")["y"].sum(**o), data, options=options)
+    compare(lambda f, **o: f.groupby("y")["y"].agg("nunique", **o), data, options=options)
 
 
 @pytest.mark.parametrize("split_out", [1, 3])
@@ -214,11 +204,13 @@ def test_categories_meet_the_combinations_that_occur(nulls: bool, dropna: bool, 
         }
     )
 
-    def query(f: Any) -> Any:
-        grouped = f.groupby(["p", "c", "q"], observed=False, dropna=dropna)
-        return grouped.agg({"y": ["sum", "count"]}, **options(f, split_out=split_out))
-
-    compare(query, partitioned(data, 2))
+    compare(
+        lambda f, **o: f.groupby(["p", "c", "q"], observed=False, dropna=dropna).agg(
+            {"y": ["sum", "count"]}, **o
+        ),
+        partitioned(data, 2),
+        options={"split_out": split_out},
+    )
 
 
 @pytest.mark.parametrize("split_out", [1, 3])
@@ -234,11 +226,11 @@ def test_matrices_of_groups_that_no_row_has(name: str, by: Any, split_out: int):
         }
     )
 
-    def query(f: Any) -> Any:
-        grouped = f.groupby(by, observed=False)[["x", "y"]]
-        return getattr(grouped, name)(**options(f, split_out=split_out))
-
-    compare(query, partitioned(data, 3))
+    compare(
+        lambda f, **o: getattr(f.groupby(by, observed=False)[["x", "y"]], name)(**o),
+        partitioned(data, 3),
+        options={"split_out": split_out},
+    )
 
 
 def test_a_matrix_under_a_null_key():
@@ -292,9 +284,9 @@ def test_value_counts_with_observed_false_of_plain_keys(options: dict[str, Any])
     """There is no category to add, so the plan has them; the fixture makes a fallback an error."""
     frame = pd.DataFrame({"k": [1, 2, 1, 3] * 3, "x": [5, 6, 5, 7, 8, 6] * 2})
     compare(
-        lambda f: f.groupby("k", observed=False).x.value_counts(**options),
+        lambda f, **o: f.groupby("k", observed=False).x.value_counts(**o),
         partitioned(frame, 3),
-        reference=lambda f: f.groupby("k", observed=False).x.value_counts(),
+        options=options,
     )
 
 

@@ -35,7 +35,7 @@ MANY = {
 
 
 def everything(frame: Any, **options: Any) -> Any:
-    return frame.groupby("k").agg(MANY, **(options if hasattr(frame, "dask") else {}))
+    return frame.groupby("k").agg(MANY, **options)
 
 
 @pytest.mark.usefixtures("plugin", "synchronous")
@@ -44,16 +44,14 @@ def everything(frame: Any, **options: Any) -> Any:
     ("method", "split_out"), [(None, None), (None, 1), ("tasks", 3), ("disk", True)]
 )
 def test_everything_under_every_plan(method: str | None, split_out: Any, npartitions: int):
-    def query(f: Any) -> Any:
-        return everything(f, split_out=split_out, shuffle_method=method)
-
-    compare(query, partitioned(DATA, npartitions))
+    options = {"split_out": split_out, "shuffle_method": method}
+    compare(everything, partitioned(DATA, npartitions), options=options)
 
 
 @pytest.mark.usefixtures("plugin", "synchronous")
 @pytest.mark.parametrize("split_every", [2, 3, 8, False])
 def test_everything_by_trees_of_every_width(split_every: Any):
-    compare(lambda f: everything(f, split_every=split_every), partitioned(DATA, 40))
+    compare(everything, partitioned(DATA, 40), options={"split_every": split_every})
 
 
 @pytest.mark.usefixtures("plugin", "synchronous")
@@ -62,11 +60,11 @@ def test_everything_by_trees_of_every_width(split_every: Any):
 def test_first_of_tied_extremes(name: str, split_out: int):
     data = DATA.assign(y=DATA["y"] // 4)
 
-    def query(f: Any) -> Any:
-        options = {"split_out": split_out} if hasattr(f, "dask") else {}
-        return f.groupby("k").agg({"y": name}, **options)
-
-    compare(query, partitioned(data, 13))
+    compare(
+        lambda f, **o: f.groupby("k").agg({"y": name}, **o),
+        partitioned(data, 13),
+        options={"split_out": split_out},
+    )
 
 
 @pytest.mark.usefixtures("plugin", "synchronous")
@@ -83,13 +81,11 @@ def test_extreme_of_nothing_is_an_error(name: str, npartitions: int):
 
 @pytest.mark.usefixtures("plugin")
 def test_threads():
-    compare(lambda f: everything(f, split_out=3), partitioned(DATA, 40))
+    compare(everything, partitioned(DATA, 40), options={"split_out": 3})
 
 
 @pytest.mark.usefixtures("plugin")
 @pytest.mark.parametrize(("method", "split_out"), [(None, None), ("p2p", 3), ("tasks", True)])
 def test_cluster(cluster: Any, split_out: Any, method: str | None):
-    def query(f: Any) -> Any:
-        return everything(f, split_out=split_out, shuffle_method=method)
-
-    compare(query, partitioned(DATA, 12))
+    options = {"split_out": split_out, "shuffle_method": method}
+    compare(everything, partitioned(DATA, 12), options=options)
