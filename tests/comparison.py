@@ -42,8 +42,8 @@ def compare(
 
     ``query`` is called with Dask's frame and the options, which Dask alone understands, and with
     pandas' frame, which has ``reference`` where that is written differently. With ``dtypes`` they
-    are equal wherever Dask's metadata says the same. A ``refusable`` query may be refused by pandas:
-    then by the same type of error, and None is returned.
+    are equal wherever Dask's metadata says the same. A ``refusable`` query may be refused by
+    pandas: then by the same type of error, and None is returned.
     """
     try:
         want = (reference or query)(ddf.compute(scheduler="synchronous"))

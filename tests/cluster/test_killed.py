@@ -6,13 +6,13 @@ Once in each step of each route, or as often as ``GPUAGG_KILLS`` says: ``make te
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import dask
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 
 from dask_gpuagg.planning import lower
 from dask_gpuagg.planning.nodes import (
@@ -22,8 +22,18 @@ from dask_gpuagg.planning.nodes import (
     GroupByMerge,
     GroupByTree,
 )
-from tests.cluster.test_faults import PATIENCE, Once, expected, frame, held
+from tests.cluster.test_faults import (
+    PATIENCE,
+    Once,
+    _two_workers,
+    client,
+    expected,
+    frame,
+    held,
+)
 from tests.comparison import assert_same
+
+__all__ = ["_two_workers", "client"]
 
 KILLS = int(os.environ.get("GPUAGG_KILLS", "1"))
 
@@ -71,24 +81,6 @@ ROUTES: dict[str, tuple[Callable[[Any], Any], type, tuple[str, ...]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    """Two processes that are started again when they die."""
-    with (
-        # a nanny is closed whose worker is being started again when this has passed
-        dask.config.set({"distributed.deploy.lost-worker-timeout": "1 hour"}),
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
-        Client(cluster, timeout=PATIENCE) as client,
-    ):
-        yield client
-
-
-@pytest.fixture(autouse=True)
-def _raising() -> Iterator[None]:
-    with dask.config.set({"gpuagg.fallback": "raise"}):
-        yield
-
-
 def kill_once(step: str, marker: str) -> None:
     """On a worker: the first of them that comes to a step kills itself."""
     from dask_gpuagg.engines.host import engine
@@ -129,7 +121,6 @@ def test_a_worker_is_killed_in_a_step(
     if route != "p2p":
         # what is exchanged by our own tasks elsewhere: among GPUs, and threads
         monkeypatch.setattr(lower, "get_default_shuffle_method", lambda: "tasks")
-    client.wait_for_workers(2, timeout=PATIENCE)
     with dask.config.set({"gpuagg.chunk": 4}):
         query = make(held()).optimize(fuse=False)
     assert list(query.expr.find_operations(node))
