@@ -162,8 +162,9 @@ def measure(bench: Bench, cell: Cell, entry: dict[str, Any]) -> None:
     arms = {name: arms[name] for name in records if name in arms}
     repeat(bench, arms, records, right)
     entry["ratios"] = ratios(records)
-    if OURS in arms:
-        entry["plan"] = arms[OURS].plan()
+    ours = arms.get(OURS)
+    if isinstance(ours, DaskArm):
+        entry["plan"] = ours.plan()
 
 
 def attempt(bench: Bench, arm: Any, record: dict[str, Any], right: Any) -> Run | None:

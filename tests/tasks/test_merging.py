@@ -280,7 +280,7 @@ def test_a_large_table_is_divided_by_slices_of_its_rows(
             assert piece["groups"]["k0"].is_monotonic_increasing
 
 
-@pytest.mark.parametrize("outputs", [2, 3, 8, 16, 17, 32, 100])
+@pytest.mark.parametrize("outputs", [3, 16, 100])
 @pytest.mark.parametrize("keys", [["k"], ["k", "t"]])
 def test_groups_of_one_output_are_divided_into_even_parts(outputs: int, keys: list[str]) -> None:
     """The outputs of an exchange are by the same hash."""
