@@ -17,7 +17,7 @@ from dask_gpuagg.plan import Column, Plan, Requested
 from dask_gpuagg.reporting.events import FellBack, listening
 from dask_gpuagg.streaming import stream
 from dask_gpuagg.streaming.batches import Sizes
-from dask_gpuagg.streaming.stream import Tables, loads, partials_of, parts_of
+from dask_gpuagg.streaming.stream import loads, partials_of, parts_of
 from dask_gpuagg.tasks.partials import inputs_of
 from tests.streaming.fake import FakeDevice
 
@@ -48,58 +48,6 @@ def test_loads(rows: list[int], capacity: int) -> None:
         assert len(load) == 1 or size <= capacity
     for size, following in zip(sizes, found[1:], strict=False):
         assert size + rows[following[0]] > capacity
-
-
-class Sets:
-    """A device whose tables are lists of numbers."""
-
-    def __init__(self, refused: int | None = None) -> None:
-        self.refused = refused
-        self.rows = len
-
-    def merged(self, tables: list[Any], plan: Any) -> Any:
-        if [self.refused] in tables:
-            raise MemoryError
-        return sorted(set().union(*tables))
-
-    def divided(self, table: Any, plan: Any, parts: int) -> list[Any]:
-        assert parts == stream.PARTS
-        return [[k for k in table if k % 2 == p] for p in (0, 1)]
-
-
-def tables_of(device: Any) -> Tables:
-    return Tables(device, plan_of(frame(1, 1)))
-
-
-def test_tables_of_parts_merge_part_by_part() -> None:
-    tables = tables_of(Sets())
-    assert not tables
-    tables.add([[1, 2, 3]])
-    assert not tables.can_merge
-    tables.add([[2, 4]])
-    assert tables.merge() == 4
-    assert list(tables) == [[1, 2, 3, 4]]
-    assert tables.merged_rows == 4
-    tables.divide()
-    assert len(tables.parts) == 2
-    assert not tables.can_merge
-    tables.add([[2, 6], [7]])
-    tables.merge()
-    assert tables.parts == [[[2, 4, 6]], [[1, 3, 7]]]
-    assert tables.merged_rows == 6
-    assert tables.take() == [[2, 4, 6], [1, 3, 7]]
-    assert len(tables.parts) == 1
-    assert not tables
-
-
-def test_parts_that_have_merged_stay_so_where_memory_lacks() -> None:
-    tables = tables_of(Sets(refused=2))
-    tables.add([[1], [2]])
-    tables.add([[3], [4]])
-    with pytest.raises(MemoryError):
-        tables.merge()
-    assert tables.parts == [[[1, 3]], [[2], [4]]]
-    assert tables.can_merge
 
 
 ASKED = ("sum", "count", "min", "max", "first", "last", "var", "mean", "size")
@@ -245,15 +193,6 @@ def test_parts_with_other_bins_of_exact_sums_lose_none(
     theirs = whole.groupby("k").x.agg(lambda x: math.fsum(x)).to_frame("sum")
     found = host.finalize(made, plan, theirs.iloc[:0])
     assert dict(found["sum"]) == dict(theirs["sum"])
-
-
-def test_a_large_last_table_leaves_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing has left before it, so nothing is to be merged with it."""
-    pieces = [frame(1_000, 3_000, seed) for seed in range(4)]
-    device = FakeDevice(Sizes(16_000, 16_000))
-    (made,) = streamed(pieces, ("sum", "min"), device)
-    assert device.nbytes(made) > 16_000
-    assert device.log[-2:] == ["merge 4", "leave"]
 
 
 @pytest.mark.parametrize("kept", [0, 1 << 20])
