@@ -307,21 +307,12 @@ def run_and_print(
 
 def line(entry: dict[str, Any]) -> str:
     """A query as one line: seconds of the arms, their ratio, and what went wrong."""
-    said = [f"{one['arm']} {_text(one['median'], '.3f')} s" for one in entry["arms"]]
-    said += [f"ratio {_text(entry['ratio'], '.2f')} of {_text(entry['target'], '.1f')} aimed at"]
-    if entry["ratios"]:
-        said.append(f"from {min(entry['ratios']):.2f} to {max(entry['ratios']):.2f}")
+    medians = {one["arm"]: one["median"] for one in entry["arms"]}
+    said = [f"{name} {median:.3f} s" for name, median in medians.items() if median is not None]
+    if entry["ratio"] is not None:
+        said.append(f"ratio {entry['ratio']:.2f}, target {entry['target']}")
     said += [f"{one['arm']} failed: {one['error']}" for one in entry["arms"] if one["error"]]
-    peaks = [f"{one['peak'] / 2**20:.0f}" for one in entry["arms"] if one["peak"] is not None]
-    if peaks:
-        said.append(f"peaks {' and '.join(peaks)} MiB")
     if entry["answer"] is not None and not entry["answer"]["equal"]:
         said.append(f"answers DIFFER: {entry['answer']['detail']}")
-    if entry.get("plugin", {}).get("by_plan") is False:
-        said.append("not by plan")
     said += [f"SLOWER by {clock} time" for clock, is_so in entry.get("slower", {}).items() if is_so]
     return f"{entry['name']}: {', '.join(said)}"
-
-
-def _text(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)

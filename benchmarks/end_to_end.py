@@ -271,8 +271,11 @@ def add(results: dict[str, Any], entry: dict[str, Any]) -> None:
     """Put a cell in the place of an earlier one; arms that were not measured again stay."""
     for i, earlier in enumerate(results["cells"]):
         if all(earlier[label] == entry[label] for label in IDENTITY):
-            measured = {k for k, arm in entry["arms"].items() if not came_too_late(arm)}
-            kept = {k: arm for k, arm in earlier["arms"].items() if k not in measured}
+            kept = dict(earlier["arms"])
+            for name, arm in entry["arms"].items():
+                # of an arm that the deadline left nothing of, the earlier one stays
+                if not ("stopped" in arm and "stopped_s" not in arm and arm["first_ms"] is None):
+                    kept.pop(name, None)
             if "plan" not in entry and "plan" in earlier:
                 entry["plan"] = earlier["plan"]
             entry["arms"] = entry["arms"] | kept
@@ -280,11 +283,6 @@ def add(results: dict[str, Any], entry: dict[str, Any]) -> None:
             results["cells"][i] = entry
             return
     results["cells"].append(entry)
-
-
-def came_too_late(arm: dict[str, Any]) -> bool:
-    """Whether the deadline left nothing of an arm."""
-    return "stopped" in arm and "stopped_s" not in arm and arm["first_ms"] is None
 
 
 def ratios(arms: dict[str, dict[str, Any]]) -> dict[str, float]:
