@@ -57,7 +57,15 @@ def compiled(unit: TranslationUnit, architecture: str, *more: str) -> None:
         assert f".text.{name}\0".encode() in code
 
 
-@pytest.mark.parametrize("name", [name for name in TABLE if name not in COVERING])
+# Single keys have both ways to treat nulls, which are the same for all others.
+TRANSLATED = [
+    name
+    for name in TABLE
+    if name not in COVERING and (name.startswith("key ") or not name.endswith("nulls dropped"))
+]
+
+
+@pytest.mark.parametrize("name", TRANSLATED)
 def test_translates(name: str) -> None:
     """Into PTX, hardly optimised: in a fifth of the time, and an error of C++ is one all the same.
 
