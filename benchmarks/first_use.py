@@ -39,19 +39,15 @@ SPECS: dict[str, dict[str, list[str]]] = {
     "one sum": {"v": ["sum"]},
     "five": {"v": ["sum", "count", "min", "max"], "w": ["mean"]},
 }
-# Odd, so that no two numbers have the same product modulo 2**64, and these lie in no steps.
-SCATTERING = 0x9E3779B97F4A7C15 - 2**64
 
 
 def frame(dtype: str, groups: int, rows: int) -> Any:
-    """Rows in device memory; keys are side by side, anywhere in 64 bits, or text."""
+    """Rows in device memory; keys are side by side, or text."""
     import cudf
     import cupy as cp
 
     numbers = cp.arange(rows, dtype="int64")
     keys = numbers * 2_654_435_761 % groups
-    if dtype.endswith("bits"):
-        keys = keys * SCATTERING
     drawn = cudf.DataFrame({"k": keys})
     if dtype == "string":
         drawn["k"] = "key " + drawn["k"].astype(str)
