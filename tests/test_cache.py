@@ -199,3 +199,16 @@ def test_values_of_objects_are_found_by_the_objects_themselves() -> None:
     assert made.of(first, lambda: 16) == 16
     made.clear()
     assert made.of(equal, lambda: 17) == 17
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_a_failure_keeps_nothing_of_its_caller_alive() -> None:
+    cache: Cache[str, int] = Cache(2)
+
+    def ask() -> weakref.ref[Buffer]:
+        buffer = Buffer()
+        with pytest.raises(ZeroDivisionError):
+            cache.of("a", lambda: 1 // 0)
+        return weakref.ref(buffer)
+
+    assert ask()() is None

@@ -256,6 +256,19 @@ class TestBounds:
         assert {run.plan for run in latest} == {None}
         assert latest[0].step == "partial"
 
+    def test_a_total_that_was_dropped_and_came_back_is_another(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(runs, "_TOTALS", 1)
+        note = [Run(Decision(kernel=name, why=""), 1, 1) for name in "ab"]
+        for _ in range(9):
+            runs.note_run(note[0])
+        before = runs.measured()
+        runs.note_run(note[1])
+        runs.note_run(note[0])
+        (total,) = runs.since(before, runs.measured()).values()
+        assert total.calls == 1
+
 
 def test_a_profile_keeps_no_data() -> None:
     frame = DATA.copy()
@@ -329,3 +342,13 @@ def test_recording_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
     profiler = cProfile.Profile()
     profiler.runcall(functools.partial(list, (one() for _ in range(100))))
     assert pstats.Stats(profiler).total_calls < 100 * 40  # type: ignore[attr-defined]
+
+
+def test_the_runs_of_workers_in_this_process_are_there_once(ddf: Any) -> None:
+    from distributed import Client
+
+    with Client(processes=False, n_workers=2, dashboard_address=None):
+        with dask_gpuagg.profile() as p:
+            ddf.groupby("k").v.sum().compute()
+        assert steps(p)["partial"].rows == ROWS
+        assert sum(run.rows for run in dask_gpuagg.last_runs() if run.step == "partial") == ROWS

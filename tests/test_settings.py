@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import re
 
 import dask
@@ -11,6 +12,7 @@ import pytest
 from dask_gpuagg import BadSetting
 from dask_gpuagg.cuda.choice.choose import KERNELS
 from dask_gpuagg.settings import DEFAULTS, SETTINGS, ChunkLimit, Settings, check, settings
+from dask_gpuagg.worker.plugin import GpuWorker
 from tests.running import ROOT, run_python
 
 BAD = {
@@ -172,3 +174,13 @@ def test_every_choice_is_explained(name):
     explained = re.findall(r"^ +- `(\S+)`: \S", SETTINGS[name].text, re.MULTILINE)
     assert sorted(explained) == sorted(CHOICES[name])
     assert sorted(SETTINGS[name].values.allowed.split(", ")) == sorted(CHOICES[name])
+
+
+def test_the_pool_of_a_worker_is_checked():
+    with pytest.raises(BadSetting, match=r"gpuagg\.pool is '20 apples'"):
+        GpuWorker("20 apples", examples=[])
+
+
+def test_the_error_pickles():
+    # a task may raise it on a worker
+    assert str(pickle.loads(pickle.dumps(BadSetting("gpuagg.x is 1")))) == "gpuagg.x is 1"

@@ -152,7 +152,9 @@ class TestUnlikeWorkers:
     def test_the_query_runs_stock_and_says_why(self, small, kind):
         prelude, words = BAD[kind]
         data = frame().assign(kind=kind)
-        query = dd.from_pandas(data, npartitions=4).groupby("k").v.max()
+        ddf = dd.from_pandas(data, npartitions=4).persist()
+        wait(ddf)
+        query = ddf.groupby("k").v.max()
         with worker(prelude, small):
             assert words in dask_gpuagg.check_cluster()
             with pytest.warns(FallbackWarning, match=words):

@@ -104,3 +104,13 @@ def test_objects(name: str):
     alone = name in ("prod", "first")
     want = getattr((whole.x.dropna() if alone else numbers).groupby(whole.k), name)()
     pd.testing.assert_series_equal(got, want.astype("complex128") if alone else want)
+
+
+@pytest.mark.parametrize("name", ["cov", "corr"])
+def test_matrices(name: str):
+    pieces = mixed("float64")
+    judge(
+        lambda f: getattr(f.groupby("k")[["x", "y"]], name)(),
+        lambda: in_pieces(pieces, pieces[0].iloc[:0]),
+        pieces,
+    )

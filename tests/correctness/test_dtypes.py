@@ -129,3 +129,27 @@ def test_objects_as_keys(dropna: bool, split_out: int | None):
             partitioned(data, 5),
             options={"split_out": split_out},
         )
+
+
+@pytest.mark.parametrize("dtype", VALUES)
+@pytest.mark.parametrize("name", ["nunique", "unique", "value_counts"])
+def test_method(dtype: str, name: str):
+    data, options = partitioned(frame(dtype), 5), {"split_out": 3}
+    # pandas has no index of float16, so no value_counts
+    refusable = dtype == "float16"
+    query = lambda f, **o: getattr(f.groupby("k")["x"], name)(**o)  # noqa: E731
+    compare(query, data, options=options, refusable=refusable)
+
+
+@pytest.mark.parametrize("name", ["cov", "corr"])
+@pytest.mark.parametrize(
+    "dtype",
+    [d for d, c in CLASSES.items() if c in REGISTRY["cov"].accepts and d != "bool[pyarrow]"],
+)
+def test_matrix(dtype: str, name: str):
+    data = frame(dtype).assign(y=VALUES["float64"].to_numpy())
+
+    def query(f: Any) -> Any:
+        return getattr(f.groupby("k"), name)()
+
+    compare(query, partitioned(data, 5), atol=ABSOLUTE.get(dtype, 1e-12))

@@ -104,3 +104,12 @@ def test_a_driver_without_pools_is_asked_once(monkeypatch: pytest.MonkeyPatch) -
         with module.pooled(0):
             assert state.current is plain
     assert driver.done == []
+
+
+def test_it_is_given_back_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, plain = Driver(), CudaMemoryResource()
+    module, state = replaced(monkeypatch, driver, plain)
+    with pytest.raises(ValueError, match="broken"), module.pooled(0):
+        raise ValueError("broken")
+    assert state.current is plain
+    assert driver.done[-1] == ("trim", "pool 0", 0)

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from dask._task_spec import Task
-from distributed import Client, wait
+from distributed import Client, get_worker, wait
 
 import dask_gpuagg
 from dask_gpuagg.decomposition import make_plan
@@ -278,3 +278,12 @@ def test_chunks_of_a_cluster(folder: Path) -> None:
         query = dd.read_parquet(folder).groupby("k").agg({"v": ["sum", "median"]})
         assert len(nodes(query, GroupByChunks)[0].chunks) == 2
         same(query.compute(), frame().groupby("k").agg({"v": ["sum", "median"]}))
+
+
+def test_readers_are_on_the_tasks_worker() -> None:
+    def run() -> set[str]:
+        with reading(parts(lambda i: get_worker().address, 6), 2) as frames:
+            return {address for address, by in frames}
+
+    with Client(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as c:
+        assert c.submit(run).result() == {c.submit(lambda: get_worker().address).result()}
