@@ -71,12 +71,12 @@ ROUTES: dict[str, tuple[Callable[[Any], Any], type, tuple[str, ...]]] = {
     "p2p": (
         lambda d: total(d, split_out=3, shuffle_method="p2p"),
         GroupByMerge,
-        ("partial", "exchange", "finalize"),
+        ("exchange", "finalize"),
     ),
     "gather": (
         lambda d: d.groupby("k", sort=True).v.agg("median"),
         GroupByGather,
-        ("exchange", "finalize", "gather"),
+        ("finalize", "gather"),
     ),
 }
 
