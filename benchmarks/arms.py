@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import dataclasses
 import gc
-import json
 import math
 import os
 import statistics
@@ -23,24 +22,19 @@ from typing import Any
 
 import dask
 
-from benchmarks import table
 from benchmarks.compare import compare
 from benchmarks.queries import Query
 
-STOCK, PLUGIN = "stock", "plugin"
-ARMS = (STOCK, PLUGIN)
+STOCK, PLUGIN, EXACT = "stock", "plugin", "exact"
+ARMS = (STOCK, PLUGIN, EXACT)
 AGAIN = "stock again"
 """Stock Dask under another name: what it differs from ``STOCK`` by is noise."""
 CONFIDENCE = 0.95
 
 
 def prepare(names: Sequence[str]) -> None:
-    """Import the plugin if an arm needs it, and switch it off whatever the configuration says.
-
-    ``DASK_GPUAGG__ENABLED`` may be set where the benchmark runs; the stock arm must not see it.
-    A process that runs stock arms alone never imports the plugin.
-    """
-    if PLUGIN in names:
+    """Import the plugin if an arm needs it, and switch it off whatever the configuration says."""
+    if not {PLUGIN, EXACT}.isdisjoint(names):
         import dask_gpuagg
 
         dask_gpuagg.disable()
@@ -52,11 +46,9 @@ def arm(name: str) -> Iterator[None]:
     if name in (STOCK, AGAIN):
         yield
         return
-    if name != PLUGIN:
-        raise ValueError(f"no arm named {name!r}; there are {', '.join(ARMS)}")
     import dask_gpuagg
 
-    with dask_gpuagg.enabled():
+    with dask_gpuagg.enabled(), dask.config.set({"gpuagg.deterministic": name == EXACT}):
         yield
 
 
@@ -211,7 +203,7 @@ def measure(
     entry = {
         "name": query.name,
         "title": query.title,
-        "support": query.support.value,
+        "support": query.support,
         "target": query.target,
         "note": query.note,
         "arms": [],
@@ -281,7 +273,6 @@ def add_arguments(parser: argparse.ArgumentParser, repeats: int, budget: float, 
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, help=f"default: {out}; with --quick, in --data")
     parser.add_argument("--quick", action="store_true", help="tiny: does it all run?")
-    parser.add_argument("--show", type=Path, help="print an earlier results file and stop")
 
 
 def parsed(
@@ -304,13 +295,24 @@ def parsed(
     return options
 
 
-def show_or_run(
+def run_and_print(
     options: argparse.Namespace, run: Callable[[argparse.Namespace], dict[str, Any]]
 ) -> None:
-    """Run the benchmark, or show an earlier one."""
-    if options.show is not None:
-        print(table.render(json.loads(options.show.read_text())))
-        return
+    """Run the benchmark and print a line for each query."""
     # Dask warns that shuffled tasks carry a large graph, pandas of its future: not ours to fix.
     warnings.filterwarnings("ignore", category=FutureWarning)
-    print(table.render(run(options)))
+    for scheduler in run(options)["schedulers"].values():
+        print(scheduler["title"], *map(line, scheduler["queries"].values()), sep="\n")
+
+
+def line(entry: dict[str, Any]) -> str:
+    """A query as one line: seconds of the arms, their ratio, and what went wrong."""
+    medians = {one["arm"]: one["median"] for one in entry["arms"]}
+    said = [f"{name} {median:.3f} s" for name, median in medians.items() if median is not None]
+    if entry["ratio"] is not None:
+        said.append(f"ratio {entry['ratio']:.2f}, target {entry['target']}")
+    said += [f"{one['arm']} failed: {one['error']}" for one in entry["arms"] if one["error"]]
+    if entry["answer"] is not None and not entry["answer"]["equal"]:
+        said.append(f"answers DIFFER: {entry['answer']['detail']}")
+    said += [f"SLOWER by {clock} time" for clock, is_so in entry.get("slower", {}).items() if is_so]
+    return f"{entry['name']}: {', '.join(said)}"

@@ -10,7 +10,6 @@ best.
 from __future__ import annotations
 
 import json
-import re
 import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from dask_gpuagg.cuda.choice import choose
-from dask_gpuagg.cuda.choice.cost_model import Observation, fit, plain
 from dask_gpuagg.cuda.choice.costs import Costs, known, shipped
 from dask_gpuagg.cuda.choice.decision import (
     Decision,
@@ -32,7 +30,7 @@ from dask_gpuagg.cuda.choice.decision import (
     SpEga,
 )
 from dask_gpuagg.cuda.choice.summary import KeySummary
-from dask_gpuagg.cuda.query.forms import BY_ROW, CODED, FORMS, RANGED, STEPPED, WIDE_RANGED
+from dask_gpuagg.cuda.query.forms import CODED, FORMS
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime.compiler import sources_hash
@@ -44,11 +42,6 @@ _COMMON = (
     *("make_words", "ranges", "longest", "verify", "index_groups", "count_keys"),
     *("bytes", "make_codes", "measure_texts", "scan_texts", "write_texts", "write_integers"),
 )
-# Flags of earlier results, the more particular ones behind those that they go with.
-_FLAGS = {
-    "by_row": BY_ROW, "coded": CODED, "ranged": RANGED, "two_words": WIDE_RANGED,
-    "stepped": STEPPED,
-}  # fmt: skip
 _RECORDS: dict[str, type[Decision]] = {"hgb_runs": Hgb} | {
     record.kernel: record for record in (Lphga, SpEga, Sgb, Hgb, Direct, Pgb, PgbUr, PgbFold)
 }
@@ -172,27 +165,25 @@ def cases(path: Path) -> list[Case]:
 
 
 def query_of(saved: dict[str, Any]) -> Query:
-    """A query from its fields, which may be those of an earlier version."""
-    values = saved | {
-        "keys": tuple(KeyPart(*(key[name] for name in KeyPart._fields)) for key in saved["keys"]),
-        "inputs": tuple(ValuePart(**value) for value in saved["inputs"]),
-        "states": tuple(KernelState(**s | {"inputs": tuple(s["inputs"])}) for s in saved["states"]),
-        "outputs": tuple(map(output_of, saved["outputs"])),
-    }
-    # earlier versions say by a flag each that another form than the columns' own was chosen
-    flags = {values.pop(flag, False): form for flag, form in _FLAGS.items()}
-    chosen = values.get("chosen")
-    return Query(**values | {"chosen": FORMS[chosen] if chosen else flags.get(True)})
+    """A query from its fields."""
 
+    def parts(kind: Any, name: str) -> tuple[Any, ...]:
+        fields_of = [
+            {k: tuple(v) if isinstance(v, list) else v for k, v in part.items()}
+            for part in saved[name]
+        ]
+        return tuple(kind(**values) for values in fields_of)
 
-def output_of(saved: dict[str, Any]) -> KernelOutput:
-    """An output from its fields; in an earlier version it had C++ text instead of states."""
-    values = dict(saved)
-    if "code" in values:
-        values["policy"], _, arguments = values.pop("code").partition("<")
-        values["states"] = [int(number) for number in re.findall(r"\b\d+\b", arguments)]
-    values["states"], constants = tuple(values["states"]), tuple(values.get("constants", ()))
-    return KernelOutput(**values | {"constants": constants})
+    return Query(
+        **known_fields(Query, saved)
+        | {
+            "keys": parts(KeyPart, "keys"),
+            "inputs": parts(ValuePart, "inputs"),
+            "states": parts(KernelState, "states"),
+            "outputs": parts(KernelOutput, "outputs"),
+            "chosen": saved["chosen"] and FORMS[saved["chosen"]],
+        }
+    )
 
 
 def decision_of(saved: dict[str, Any]) -> Decision:
@@ -210,12 +201,6 @@ def known_fields(of: Any, saved: dict[str, Any]) -> dict[str, Any]:
     """The saved fields that a dataclass has."""
     names = {field.name for field in fields(of)}
     return {name: value for name, value in saved.items() if name in names}
-
-
-def observation(case: Case, measured: Measured) -> Observation:
-    """A measured kernel as the model is fitted to it."""
-    kernel_ms = {plain(name): ms for name, ms in measured.kernel_ms.items()}
-    return Observation(case.query, case.rows, measured.decision, case.device, kernel_ms)
 
 
 def expected_ms(case: Case, measured: Measured, costs: Costs) -> float:
@@ -248,22 +233,6 @@ def verdict(cells: Sequence[Case], costs: Costs) -> Verdict:
     return Verdict(len(ratios), statistics.mean(r <= NEAR for r in ratios), max(ratios))
 
 
-def fitted(cells: Sequence[Case], start: Costs) -> Costs:
-    """Constants from all kernels that the model can explain: without skew, restarts and runs."""
-    return fit(
-        [
-            observation(case, measured)
-            for case in cells
-            for measured in case.contenders.values()
-            if not measured.redone
-            and measured.decision.kernel != "hgb_runs"
-            and measured.decision.estimate is not None
-            and not measured.decision.estimate.skewed
-        ],
-        start,
-    )
-
-
 def side_by_side(cells: Sequence[Case], costs: Costs) -> str:
     """Expected and measured milliseconds as Markdown, a line for each cell, the choice in bold."""
     names = [n for n in choose.KERNELS if any(n in case.kernels for case in cells)]
@@ -283,13 +252,10 @@ def side_by_side(cells: Sequence[Case], costs: Costs) -> str:
     return "\n".join(lines)
 
 
-def judge(path: Path, fit_constants: bool) -> int:
+def judge(path: Path) -> int:
     """Print the table and how often the choice is right; the exit status."""
     cells = cases(path)
     costs = shipped(cells[0].device).costs
-    if fit_constants:
-        costs = fitted(cells, costs)
-        print(costs)
     print(side_by_side(cells, costs))
     errors = [
         expected_ms(case, measured, costs) / measured.ms

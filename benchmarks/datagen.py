@@ -40,15 +40,9 @@ _STREAMS = (*STRING_KEYS, *INTEGER_KEYS, *INTEGER_VALUES, "v3", "skew")
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Parameters that determine the data.
+    """What determines the data: db-benchmark's N and K.
 
-    Attributes
-    ----------
-    rows : int
-        Number of rows, db-benchmark's N.
-    groups : int
-        db-benchmark's K: distinct values of ``id1 id2 id4 id5``; ``id3 id6`` and at most ``skew``
-        have ``rows / K``.
+    K are the distinct values of ``id1 id2 id4 id5``; ``id3 id6`` and at most ``skew`` have N/K.
     """
 
     rows: int
@@ -175,18 +169,3 @@ def _count(text: str) -> int:
     if value < 1 or not value.is_integer():
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
     return int(value)
-
-
-def main() -> None:
-    """Write one data set and print how many files of what size it has."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.datagen", description=__doc__)
-    add_arguments(parser)
-    options = parser.parse_args()
-    parameters = Parameters(options.rows, options.groups)
-    folder = write_parquet(parameters, options.partitions, options.data)
-    sizes = [path.stat().st_size for path in folder.glob("*.parquet")]
-    print(f"{folder}: {len(sizes)} files, {sum(sizes) / 2**20:.1f} MiB")
-
-
-if __name__ == "__main__":
-    main()

@@ -10,11 +10,8 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
-import os
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Iterator
@@ -28,15 +25,12 @@ from benchmarks.end_to_end_arms import (
     ARMS,
     CUDF_POLARS,
     DEFAULT,
-    DUCKDB,
     FLOOR,
     OURS,
-    PEERS,
-    POLARS,
     TUNED,
+    CudfPolars,
     DaskArm,
     Floor,
-    Peer,
     Question,
     missing,
     tuned,
@@ -118,8 +112,7 @@ class Bench:
         if self.source is None or self.source.rows != rows:
             self.let_go()
             if cell.kind == PARQUET:
-                folder = self.options.parquet_dir or folder_for(rows)
-                self.source = Files(self.session, rows, folder)
+                self.source = Files(self.session, rows, self.options.parquet_dir)
             else:
                 self.source = Persisted(self.session, rows)
         key = next(label for label, groups in keys if groups == cell.groups)
@@ -141,62 +134,37 @@ class Bench:
         return self.expected[about]
 
 
-def folder_for(rows: Rows) -> Path:
-    """The RAM disk where it has room for the files, else the folder for temporary files."""
-    # random values do not shrink, keys take half their width or less
-    needed = rows.rows * (4 * len(rows.keys) + 12) * 1.1
-    for folder in (Path("/dev/shm"), Path(tempfile.gettempdir())):
-        if folder.is_dir() and shutil.disk_usage(folder).free > needed:
-            return folder
-    raise OSError(f"no room for {needed / 1e9:.1f} GB of files; name a folder by --parquet-dir")
-
-
 def measure(bench: Bench, cell: Cell, entry: dict[str, Any]) -> None:
     """Run the arms of a cell and fill its entry.
 
     First runs come first, then the search for stock Dask's tuning, then the repetitions, arms
-    alternating; memory is measured in a separate run.
+    alternating.
     """
     question = bench.question(cell)
     right = bench.answer(question)
     entry["expected"] = {label: right[label] for label in ("groups", "v_sum")}
-    if isinstance(question.source, Files):
-        entry["filesystem"] = question.source.filesystem()
     records, arms = entry["arms"], {}
     for name in bench.options.arms:
-        if name in PEERS and cell.kind == PERSISTED:
+        if name == CUDF_POLARS and cell.kind == PERSISTED:
             continue
         records[name] = {"run": bench.number, "first_ms": None, "times_ms": [], "median_ms": None}
-        reason = missing(name)
-        if name == CUDF_POLARS and bench.options.engine == HOST:
-            reason = "it needs a GPU"
+        reason = missing(bench.options.engine) if name == CUDF_POLARS else None
         if reason is not None:
             records[name] = {"run": bench.number, "skipped": reason}
         elif name == FLOOR:
             attempt(bench, Floor(question), records[name], None)
         elif name != TUNED:
-            arms[name] = Peer(question, name) if name in PEERS else DaskArm(question, name)
-            first_runs(bench, arms[name], records[name], right)
+            is_peer = name == CUDF_POLARS
+            arms[name] = CudfPolars(question) if is_peer else DaskArm(question, name)
+            first_run(bench, arms[name], records[name], right)
     if TUNED in records:
         arms[TUNED] = search(bench, question, records[TUNED])
     arms = {name: arms[name] for name in records if name in arms}
     repeat(bench, arms, records, right)
     entry["ratios"] = ratios(records)
-    for name, arm in arms.items():
-        if isinstance(arm, DaskArm) and records[name]["times_ms"] and bench.options.memory:
-            guarded(records[name], "peak", lambda arm=arm: arm.peak(bench.limit()), "peak_bytes")
     ours = arms.get(OURS)
     if isinstance(ours, DaskArm):
-        guarded(entry, "plan", ours.plan)
-        guarded(entry, "kernels", ours.ran)
-
-
-def guarded(record: dict[str, Any], what: str, call: Any, label: str | None = None) -> None:
-    """Keep what a call gives, or why it failed."""
-    try:
-        record[label or what] = call()
-    except Exception as error:
-        record[f"{what}_error"] = message_of(error)
+        entry["plan"] = ours.plan()
 
 
 def attempt(bench: Bench, arm: Any, record: dict[str, Any], right: Any) -> Run | None:
@@ -220,23 +188,14 @@ def attempt(bench: Bench, arm: Any, record: dict[str, Any], right: Any) -> Run |
     return None
 
 
-def first_runs(bench: Bench, arm: Any, record: dict[str, Any], right: dict[str, Any]) -> None:
-    """The first run of an arm in a cell, cold if the cluster has not run it before.
-
-    Ours runs once more on data that the cluster has not seen: the kernels are there.
-    """
+def first_run(bench: Bench, arm: Any, record: dict[str, Any], right: dict[str, Any]) -> None:
+    """The first run of an arm in a cell, cold if the cluster has not run it before."""
     about = (arm.name, bench.session.starts if isinstance(arm, DaskArm) else 0)
     record["cold"] = about not in bench.warm
     bench.warm.add(about)
     done = attempt(bench, arm, record, right)
-    if done is None:
-        return
-    record["first_ms"] = done.seconds * 1e3
-    if arm.name == OURS:
-        arm.question.source.renew()
-        again = attempt(bench, arm, record, None)
-        if again is not None:
-            record["first_warm_ms"] = again.seconds * 1e3
+    if done is not None:
+        record["first_ms"] = done.seconds * 1e3
 
 
 def search(bench: Bench, question: Question, record: dict[str, Any]) -> DaskArm:
@@ -296,7 +255,6 @@ PACKAGES = (
     "dask-cuda",
     "distributed-ucxx-cu12",
     "distributed-ucxx-cu13",
-    "duckdb",
     "polars",
 )
 
@@ -313,20 +271,18 @@ def add(results: dict[str, Any], entry: dict[str, Any]) -> None:
     """Put a cell in the place of an earlier one; arms that were not measured again stay."""
     for i, earlier in enumerate(results["cells"]):
         if all(earlier[label] == entry[label] for label in IDENTITY):
-            measured = {k for k, arm in entry["arms"].items() if not came_too_late(arm)}
-            kept = {k: arm for k, arm in earlier["arms"].items() if k not in measured}
+            kept = dict(earlier["arms"])
+            for name, arm in entry["arms"].items():
+                # of an arm that the deadline left nothing of, the earlier one stays
+                if not ("stopped" in arm and "stopped_s" not in arm and arm["first_ms"] is None):
+                    kept.pop(name, None)
             if "plan" not in entry and "plan" in earlier:
-                entry |= {"plan": earlier["plan"], "kernels": earlier["kernels"]}
+                entry["plan"] = earlier["plan"]
             entry["arms"] = entry["arms"] | kept
             entry["ratios"] = ratios(entry["arms"])
             results["cells"][i] = entry
             return
     results["cells"].append(entry)
-
-
-def came_too_late(arm: dict[str, Any]) -> bool:
-    """Whether the deadline left nothing of an arm."""
-    return "stopped" in arm and "stopped_s" not in arm and arm["first_ms"] is None
 
 
 def ratios(arms: dict[str, dict[str, Any]]) -> dict[str, float]:
@@ -358,8 +314,6 @@ def shown(arm: dict[str, Any]) -> str:
     text = "-" if arm.get("median_ms") is None else f"{arm['median_ms']:,.1f} ms"
     if arm.get("first_ms") is not None:
         text += f" ({arm['first_ms']:,.0f})"
-    if "first_warm_ms" in arm:
-        text += f" (new data {arm['first_warm_ms']:,.0f})"
     if "stopped_s" in arm:
         text += f" stopped after {arm['stopped_s']:.0f} s"
     if arm.get("answer") and not arm["answer"]["right"]:
@@ -369,33 +323,20 @@ def shown(arm: dict[str, Any]) -> str:
 
 # ---- the program ---------------------------------------------------------------------------------
 
-OUT = {
-    DEVICE: Path("benchmarks/results/nvidia-h200/end_to_end.json"),
-    HOST: Path("benchmarks/results/end_to_end_host.json"),
+OUT = Path("benchmarks/results/nvidia-h200/end_to_end.json")
+# A trial, or pandas on the CPU, does not overwrite the results that are kept.
+TRIAL = Path("data/end_to_end-trial.json")
+DEFAULTS: dict[str, Any] = {
+    "rows": 1e9,
+    "parquet_rows": 4e8,
+    "groups": "1e3,1e6,5e7",
+    "partitions": "32,1024",
+    "files": 32,
+    "repeats": 5,
+    "workers": 1,
+    "arms": (DEFAULT, TUNED, OURS, FLOOR, CUDF_POLARS),
 }
-DEFAULTS: dict[str, dict[str, Any]] = {
-    DEVICE: {
-        "rows": 1e9,
-        "parquet_rows": 4e8,
-        "groups": "1e3,1e6,5e7",
-        "partitions": "32,1024",
-        "files": 32,
-        "repeats": 5,
-        "workers": 1,
-        "arms": (DEFAULT, TUNED, OURS, FLOOR, CUDF_POLARS),
-    },
-    HOST: {
-        "rows": 2e7,
-        "parquet_rows": 2e7,
-        "groups": "1e3,1e6,8e6",
-        "partitions": "16",
-        "files": 16,
-        "repeats": 3,
-        "workers": os.cpu_count() or 1,
-        "arms": (DEFAULT, TUNED, OURS, FLOOR, POLARS, DUCKDB),
-    },
-}
-QUICK = {
+QUICK: dict[str, Any] = {
     "rows": 20_000,
     "parquet_rows": 20_000,
     "groups": "100,5000",
@@ -494,7 +435,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--groups", help="numbers, by commas")
     parser.add_argument("--partitions", help="of the persisted rows: numbers, by commas")
     parser.add_argument("--files", type=int, help="how many Parquet files")
-    parser.add_argument("--parquet-dir", type=Path, help="default: the RAM disk, if it has room")
+    parser.add_argument("--parquet-dir", type=Path, default=Path("/dev/shm"), help="the RAM disk")
     parser.add_argument("--keep-files", action="store_true", help="for the next call")
     parser.add_argument("--workers", type=int, help="GPUs, or processes of the host engine")
     parser.add_argument("--protocol", default="tcp", help="tcp or ucx")
@@ -504,24 +445,20 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--deadline", type=float, default=1e6, help="seconds after which no run is begun"
     )
-    parser.add_argument("--no-memory", dest="memory", action="store_false")
     parser.add_argument("--commit", help="where the tree is no git checkout")
     parser.add_argument("--out", type=Path, help="results file")
     parser.add_argument("--append", action="store_true", help="add to the results file")
     parser.add_argument("--quick", action="store_true", help="tiny: does it all run?")
     parser.add_argument("--list", action="store_true", help="print the names of the cells and stop")
     options = parser.parse_args(argv)
-    defaults = DEFAULTS[options.engine] | (QUICK if options.quick else {})
-    for name, value in defaults.items():
+    for name, value in (DEFAULTS | (QUICK if options.quick else {})).items():
         if getattr(options, name) is None:
             setattr(options, name, value)
     options.rows, options.parquet_rows = int(options.rows), int(options.parquet_rows)
     options.groups = [int(float(text)) for text in options.groups.split(",")]
     options.partitions = [int(float(text)) for text in options.partitions.split(",")]
     if options.out is None:
-        # A trial does not overwrite the results that are kept.
-        quick = Path("data/end_to_end-quick.json")
-        options.out = quick if options.quick else OUT[options.engine]
+        options.out = TRIAL if options.quick or options.engine == HOST else OUT
     patterns = options.cells.split(",")
     options.chosen = [
         cell

@@ -31,12 +31,11 @@ from benchmarks.end_to_end_cluster import (
     timed,
     without_frames,
 )
-from benchmarks.host_peers import Aggregations, by_duckdb, by_polars
+from benchmarks.host_peers import by_polars
 
-DEFAULT, TUNED, OURS, FLOOR = "stock-default", "stock-tuned", "ours", "floor"
-CUDF_POLARS, POLARS, DUCKDB = "cudf-polars", "polars", "duckdb"
-PEERS = (CUDF_POLARS, POLARS, DUCKDB)
-ARMS = (DEFAULT, TUNED, OURS, FLOOR, *PEERS)
+DEFAULT, TUNED, OURS, EXACT = "stock-default", "stock-tuned", "ours", "ours-exact"
+FLOOR, CUDF_POLARS = "floor", "cudf-polars"
+ARMS = (DEFAULT, TUNED, OURS, EXACT, FLOOR, CUDF_POLARS)
 
 CANDIDATES = tuple(
     {"split_out": outputs, "shuffle_method": method}
@@ -76,12 +75,14 @@ class DaskArm:
 
     def switched(self) -> contextlib.AbstractContextManager[Any]:
         """The plugin on or off; what it does not run is an error, and not stock Dask's time."""
-        if self.name != OURS:
+        if self.name not in (OURS, EXACT):
             return contextlib.nullcontext()
         import dask_gpuagg
 
+        settings = {"gpuagg.fallback": "raise", "gpuagg.compile": "wait"}
         stack = contextlib.ExitStack()
-        stack.enter_context(dask.config.set({"gpuagg.fallback": "raise", "gpuagg.compile": "wait"}))
+        stack.enter_context(dask.config.set(settings))
+        stack.enter_context(dask.config.set({"gpuagg.deterministic": self.name == EXACT}))
         stack.enter_context(dask_gpuagg.enabled())
         return stack
 
@@ -106,29 +107,12 @@ class DaskArm:
         asked.session.recover()
         raise failure
 
-    def peak(self, limit: float) -> int:
-        """Memory, in a separate run."""
-        with self.question.session.counted() as peak:
-            self.run(limit, False)
-            return peak()
-
     def plan(self) -> list[str]:
         """The text of ``explain()`` of ours, line by line."""
         import dask_gpuagg
 
         with self.switched():
             return str(dask_gpuagg.explain(self.build())).splitlines()
-
-    def ran(self) -> list[str]:
-        """Texts of the last kernel runs on a worker."""
-        found = self.question.session.client.run(_last_runs)
-        return next(iter(found.values()), [])
-
-
-def _last_runs() -> list[str]:
-    import dask_gpuagg
-
-    return [str(run) for run in dask_gpuagg.last_runs()[-8:]]
 
 
 def tuned(
@@ -180,49 +164,41 @@ def _again(
 
 
 @dataclass(slots=True)
-class Peer:
-    """Another library on the same files, in this process; it cannot be stopped."""
+class CudfPolars:
+    """Polars' GPU engine on the same files, in this process; it cannot be stopped."""
 
     question: Question
-    name: str
+    name: str = CUDF_POLARS
 
     def run(self, limit: float, look: bool) -> Run:
         """One run, to a table in this process."""
         asked = self.question
         assert isinstance(asked.source, Files)
-        files = f"{asked.source.folder}/*.parquet"
-        call = {DUCKDB: by_duckdb, POLARS: by_polars, CUDF_POLARS: _by_cudf_polars}[self.name]
+        # by default it takes most of the free memory as managed memory, beside the workers' pools
+        os.environ.setdefault("POLARS_GPU_ENABLE_CUDA_MANAGED_MEMORY", "0")
+        # libcudf in this process copies files by as many threads as on the workers
+        from dask_gpuagg.worker.plugin import copy_files_by_all_cores
+
+        copy_files_by_all_cores()
+        import polars as pl
+
+        engine = pl.GPUEngine(executor="streaming", raise_on_fail=True)
+        files, aggregations = f"{asked.source.folder}/*.parquet", asked.query.aggregations
         start = time.perf_counter()
-        result = call(files, (asked.key,), asked.query.aggregations)
+        result = by_polars(files, (asked.key,), aggregations, engine)
         seconds = time.perf_counter() - start
         found = None
         if look:
-            if self.name == DUCKDB:
-                frame = result.execute("select * from answer").df()
-            else:
-                frame = result.to_pandas()
-            answer = frame.set_index(asked.key)
+            answer = result.to_pandas().set_index(asked.key)
             found = summary(answer, asked.query, asked.key, probes(asked.groups))
         return Run(seconds, {}, found)
 
 
-def _by_cudf_polars(files: str, keys: Sequence[str], aggregations: Aggregations) -> Any:
-    # by default it takes most of the free memory as managed memory, beside the workers' pools
-    os.environ.setdefault("POLARS_GPU_ENABLE_CUDA_MANAGED_MEMORY", "0")
-    # libcudf in this process copies files by as many threads as on the workers
-    from dask_gpuagg.worker.plugin import copy_files_by_all_cores
-
-    copy_files_by_all_cores()
-    import polars as pl
-
-    engine = pl.GPUEngine(executor="streaming", raise_on_fail=True)
-    return by_polars(files, keys, aggregations, engine)
-
-
-def missing(name: str) -> str | None:
-    """Why a peer cannot run."""
-    needed = {DUCKDB: ["duckdb"], POLARS: ["polars"], CUDF_POLARS: ["polars", "cudf_polars"]}
-    absent = [module for module in needed.get(name, []) if not importlib.util.find_spec(module)]
+def missing(engine: str) -> str | None:
+    """Why Polars' GPU engine cannot run."""
+    if engine == HOST:
+        return "it needs a GPU"
+    absent = [name for name in ("polars", "cudf_polars") if not importlib.util.find_spec(name)]
     return f"{' and '.join(absent)} not installed" if absent else None
 
 

@@ -11,10 +11,9 @@ import contextlib
 import gc
 import logging
 import math
-import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,6 @@ from typing import Any
 import dask
 import numpy as np
 import pandas as pd
-import psutil
-
-from benchmarks import machine
 
 HOST, DEVICE = "host", "device"
 TOLERANCE = {"v": 1e-9, "w": 1e-3}
@@ -402,24 +398,6 @@ class Session:
         calls = [self.client.submit(seen_in, chunk, rows, key, pure=False) for chunk in chunks]
         return expected(self.client.gather(calls), rows, key)
 
-    @contextlib.contextmanager
-    def counted(self) -> Iterator[Callable[[], int]]:
-        """Memory: the largest number of bytes that a worker takes beyond those it holds before."""
-        on_device = self.engine == DEVICE
-        before = self.client.run(_count_device if on_device else machine.reset_peak)
-
-        def peak() -> int:
-            if on_device:
-                return int(max(self.client.run(_device_peak).values()))
-            peaks = self.client.run(machine.peak)
-            return int(max(peaks[address] - before[address] for address in peaks))
-
-        try:
-            yield peak
-        finally:
-            if on_device:
-                self.client.run(_count_no_more)
-
 
 class Persisted:
     """Rows in the memory of the workers."""
@@ -428,7 +406,6 @@ class Persisted:
         self.session, self.rows = session, rows
         self._frame: Any = None
         self._start = 0
-        self._drawn = 0
 
     def frame(self) -> Any:
         """The collection; drawn again after the cluster was lost."""
@@ -440,8 +417,7 @@ class Persisted:
             self.session.settle()
             numbers = range(self.rows.partitions)
             meta = Rows(2, 1, self.rows.keys, self.rows.engine).draw(0).head(0)
-            label = f"rows{self._drawn}"
-            frame = dd.from_map(self.rows.draw, numbers, meta=meta, label=label).persist()
+            frame = dd.from_map(self.rows.draw, numbers, meta=meta, label="rows").persist()
             wait(frame, timeout=300)
             self._frame, self._start = frame, self.session.starts
             self.session.rest()
@@ -450,11 +426,6 @@ class Persisted:
     def ready(self) -> None:
         """The rows are there before the clock starts."""
         self.frame()
-
-    def renew(self) -> None:
-        """Draw equal rows next time, as a collection that the cluster has not seen."""
-        self.close()
-        self._drawn += 1
 
     def close(self) -> None:
         """Let go of the rows."""
@@ -502,17 +473,6 @@ class Files:
 
     def ready(self) -> None:
         """Reading is timed."""
-
-    def renew(self) -> None:
-        """Files of another time: what is known of the earlier ones is of no use."""
-        for path in self.paths:
-            os.utime(path)
-
-    def filesystem(self) -> str:
-        """Its type: ``tmpfs`` is memory."""
-        mounts = {part.mountpoint: part.fstype for part in psutil.disk_partitions(all=True)}
-        above = (str(folder) for folder in (self.folder, *self.folder.parents))
-        return next((mounts[folder] for folder in above if folder in mounts), "unknown")
 
     def remove(self) -> None:
         """Delete the folder."""
@@ -573,26 +533,3 @@ def _warming(dask_worker: Any) -> bool:
     """Whether ``GpuWorker`` is making kernels ready."""
     report = dask_worker.metrics["dask_gpuagg"](dask_worker)
     return bool(report.get("kernels") == "being made ready")
-
-
-# a buffer may outlive the counting of it
-_counters: list[tuple[Any, Any]] = []
-
-
-def _count_device() -> None:
-    import rmm
-
-    before = rmm.mr.get_current_device_resource()
-    counted = rmm.mr.StatisticsResourceAdaptor(before)
-    _counters.append((counted, before))
-    rmm.mr.set_current_device_resource(counted)
-
-
-def _device_peak() -> int:
-    return int(_counters[-1][0].allocation_counts.peak_bytes)
-
-
-def _count_no_more() -> None:
-    import rmm
-
-    rmm.mr.set_current_device_resource(_counters[-1][1])

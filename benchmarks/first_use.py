@@ -1,11 +1,7 @@
-"""Cost of the first call of a query, beside stock dask-cudf's, and how long kernels compile.
+"""Cost of the first calls of whole queries, beside stock dask-cudf's.
 
 ``python -m benchmarks.first_use`` measures parts, and writes its file after every query.
 
-compiling
-    How long the kernels of a common query take to compile, and which of them its calls wait for. A
-    query is called again and again, with an empty kernel cache, until our kernels serve it; libcudf
-    serves it meanwhile. One process, which forgets between two queries what it has compiled.
 queries
     The first ``compute()`` of whole queries, and later ones. The last is a call of a warm process:
     nothing compiles any more.
@@ -14,8 +10,8 @@ files
     apart: the first query imports cuDF and makes CUDA's context in the client. Only where
     ``--parts`` names it.
 
-Arms of the last two, each in a process of its own: stock dask-cudf with the plugin off, the plugin
-with an empty kernel cache, and the plugin with what that left there.
+Arms, each in a process of its own: stock dask-cudf with the plugin off, the plugin with an empty
+kernel cache, and the plugin with what that left there.
 """
 
 from __future__ import annotations
@@ -33,7 +29,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.machine import commit, provenance
 from benchmarks.report import write
 
 Record = dict[str, Any]
@@ -44,19 +39,15 @@ SPECS: dict[str, dict[str, list[str]]] = {
     "one sum": {"v": ["sum"]},
     "five": {"v": ["sum", "count", "min", "max"], "w": ["mean"]},
 }
-# Odd, so that no two numbers have the same product modulo 2**64, and these lie in no steps.
-SCATTERING = 0x9E3779B97F4A7C15 - 2**64
 
 
 def frame(dtype: str, groups: int, rows: int) -> Any:
-    """Rows in device memory; keys are side by side, anywhere in 64 bits, or text."""
+    """Rows in device memory; keys are side by side, or text."""
     import cudf
     import cupy as cp
 
     numbers = cp.arange(rows, dtype="int64")
     keys = numbers * 2_654_435_761 % groups
-    if dtype.endswith("bits"):
-        keys = keys * SCATTERING
     drawn = cudf.DataFrame({"k": keys})
     if dtype == "string":
         drawn["k"] = "key " + drawn["k"].astype(str)
@@ -85,168 +76,6 @@ def settle() -> None:
     for thread in threading.enumerate():
         if thread.name == "gpuagg-compile":
             thread.join()
-
-
-# ---- compiling -----------------------------------------------------------------------------------
-
-ROWS = 50_000_000
-GROUPS = (1_000, 1_000_000, 50_000_000)
-DTYPES = ("int64", "int64 of 64 bits", "string")
-# A query that is not served after so many seconds is left.
-PATIENCE = 20.0
-
-
-class _Source(NamedTuple):
-    text: str
-    kernels: tuple[str, ...]
-    expressions: tuple[str, ...]
-
-    @classmethod
-    def of(cls, unit: Any) -> _Source:
-        return cls(unit.source, tuple(unit.kernels), tuple(unit.kernels.values()))
-
-
-class Compiled(NamedTuple):
-    """One unit that was compiled: its source, and when, by ``time.perf_counter``."""
-
-    source: Any
-    begin: float
-    end: float
-
-
-class Compilations:
-    """Units compiled since they were last asked for."""
-
-    def __init__(self) -> None:
-        from dask_gpuagg.cuda.runtime import compiler
-
-        self._compiled: list[Compiled] = []
-        original = compiler.compile_source
-
-        def timed(unit: Any, architecture: str, *more: str) -> Any:
-            begin = time.perf_counter()
-            code = original(unit, architecture, *more)
-            self._compiled.append(Compiled(_Source.of(unit), begin, time.perf_counter()))
-            return code
-
-        compiler.compile_source = timed
-
-    def taken(self) -> list[Compiled]:
-        """Return the units, once all that has begun is compiled."""
-        settle()
-        compiled, self._compiled = self._compiled, []
-        return compiled
-
-
-def loaded() -> set[_Source]:
-    """The units that this process has loaded since it forgot them."""
-    from dask_gpuagg.cuda.runtime import kernels
-
-    sources = set()
-    for query, *others in list(kernels._known.keys()):
-        units = list(kernels.kernels_of(query, *others)._libraries.keys())
-        sources |= {_Source.of(query.source(unit)) for unit in units}
-    return sources
-
-
-def forget() -> None:
-    """Forget what earlier calls have compiled and found out."""
-    from dask_gpuagg.cuda.call import forget_prepared
-    from dask_gpuagg.cuda.dictionary import forget_dictionaries
-    from dask_gpuagg.cuda.runtime import kernels
-    from dask_gpuagg.cuda.sampling import repeat
-
-    forget_prepared()
-    kernels._known.clear()
-    repeat.forget()
-    forget_dictionaries()
-
-
-def compiling_record(
-    compiled: Sequence[Compiled], needed: set[Any], begun: float, served: float | None
-) -> Record:
-    """Describe the compilations of a query, in seconds from the first call on.
-
-    ``needed`` are the sources that the call which our kernels served has loaded; ``served`` is when
-    their first answer was there, None if they did not answer in time.
-    """
-
-    def span(units: Sequence[Compiled]) -> float | None:
-        return max(one.end for one in units) - begun if units else None
-
-    waited_for = [one for one in compiled if one.source in needed]
-    return {
-        "needed_s": span(waited_for),
-        "all_s": span(compiled),
-        "served_s": None if served is None else served - begun,
-        "of_one_core_s": sum(one.end - one.begin for one in waited_for),
-        "units": [
-            [
-                " ".join(one.source.kernels),
-                round(one.begin - begun, 3),
-                round(one.end - begun, 3),
-                one.source in needed,
-            ]
-            for one in sorted(compiled, key=lambda one: one.begin)
-        ],
-    }
-
-
-def until_served(rows: Any, spec: dict[str, list[str]], compilations: Compilations) -> Record:
-    """Call a query until our kernels serve it."""
-    import cupy as cp
-    import dask
-
-    from benchmarks.gpu import engine_arm
-    from dask_gpuagg import last_runs
-
-    call = engine_arm(rows, spec, ["k"])
-    calls, kernel, served = 0, "libcudf", None
-    with tempfile.TemporaryDirectory() as cache, dask.config.set({"gpuagg.kernel-cache": cache}):
-        compilations.taken()
-        forget()
-        begun = time.perf_counter()
-        while served is None and time.perf_counter() - begun < PATIENCE:
-            call()
-            cp.cuda.Device().synchronize()
-            calls, kernel = calls + 1, last_runs()[-1].decision.kernel
-            served = None if kernel == "libcudf" else time.perf_counter()
-        needed = loaded() if served is not None else set()
-        record = compiling_record(compilations.taken(), needed, begun, served)
-    return {"kernel": kernel, "calls": calls, **record}
-
-
-def compiling_child(rows: str) -> Iterator[Record]:
-    """All queries in this process, after a record about the machine."""
-    import dask
-    import rmm
-
-    rmm.reinitialize(pool_allocator=True, initial_pool_size=40 << 30)
-    from benchmarks.gpu import report_head
-
-    dask.config.set({"gpuagg.fallback": "silent", "gpuagg.compile": "background"})
-    compilations = Compilations()
-    # what NVRTC and cuDF put off until they are used
-    until_served(frame("int64", 10, 1_000), {"v": ["min"]}, compilations)
-    yield report_head(None)
-    for dtype in DTYPES:
-        for groups in GROUPS:
-            drawn = frame(dtype, groups, int(rows))
-            for name, spec in SPECS.items():
-                about = {"query": f"{name} by {dtype}", "groups": groups}
-                yield about | until_served(drawn, spec, compilations)
-            del drawn
-
-
-def compiling_line(cell: Record) -> str:
-    """One record as a line."""
-    seconds = "not served" if cell["needed_s"] is None else f"{cell['needed_s']:.2f} s"
-    needed = [unit for unit in cell["units"] if unit[3]]
-    return (
-        f"compiling {cell['query']}, {cell['groups']:,} groups, {cell['kernel']}: {seconds}, "
-        f"{len(needed)} of {len(cell['units'])} units needed, {cell['of_one_core_s']:.2f} s of one "
-        "core"
-    )
 
 
 # ---- queries -------------------------------------------------------------------------------------
@@ -420,13 +249,18 @@ def calls_line(record: Record) -> str:
     )
 
 
+def about_child() -> Iterator[Record]:
+    """The machine, by a process that may load cuDF."""
+    from benchmarks.gpu import report_head
+
+    yield report_head(None)
+
+
 CHILDREN: dict[str, Callable[..., Iterator[Record]]] = {
-    "compiling": compiling_child,
+    "about": about_child,
     "queries": queries_child,
     "files": files_child,
 }
-LINES = {"compiling": compiling_line, "queries": calls_line, "files": calls_line}
-USUAL = ("compiling", "queries")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -436,8 +270,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--parts", default=",".join(USUAL), help=f"of {', '.join(LINES)}")
-    parser.add_argument("--rows", type=float, default=ROWS, help="of what compiles")
+    parser.add_argument("--parts", default="queries", help="of queries, files")
     parser.add_argument("--commit", help="where the tree is no git checkout")
     parser.add_argument("--out", type=Path, default=Path("first_use.json"))
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
@@ -447,23 +280,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         for record in CHILDREN[part](*arguments):
             print(json.dumps(record), flush=True)
         return
-    began, rows = time.perf_counter(), int(args.rows)
-    report: Record = {**provenance(), "commit": args.commit or commit()}
-    if "compiling" in args.parts.split(","):
-        report["rows"] = rows
-    sources: dict[str, Callable[[], Iterator[Record]]] = {
-        "compiling": lambda: in_a_process("compiling", str(rows)),
-        "queries": queries_records,
-        "files": files_records,
-    }
-    for part, records in sources.items():
+    began = time.perf_counter()
+    (report,) = in_a_process("about")
+    report["commit"] = args.commit or report["commit"]
+    for part, records in (("queries", queries_records), ("files", files_records)):
         for record in records() if part in args.parts.split(",") else ():
-            if "query" not in record:
-                report |= {name: record[name] for name in ("gpu", "driver", "cudf", "kernels")}
-                continue
             report.setdefault(part, []).append(record)
             write(report, args.out)
-            print(f"{time.perf_counter() - began:6.1f} s: {LINES[part](record)}", flush=True)
+            print(f"{time.perf_counter() - began:6.1f} s: {calls_line(record)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -205,12 +205,12 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run the benchmark, show an earlier one, or be the process that measures memory."""
+    """Run the benchmark, or be the process that measures memory."""
     options = parse()
     if options.memory_of:
         print(json.dumps(memory_here(*options.memory_of)))
     else:
-        arms.show_or_run(options, run)
+        arms.run_and_print(options, run)
 
 
 if __name__ == "__main__":

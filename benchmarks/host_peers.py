@@ -204,19 +204,6 @@ def measure(folder: Path, query: Query, repeats: int) -> dict[str, Any]:
     }
 
 
-def lines(cells: Sequence[dict[str, Any]]) -> list[str]:
-    """The cells as lines of a table."""
-    head = f"{'query':32s}" + "".join(f"{name:>9s}" for name in ARMS) + "  to best  to stock"
-    found = [head]
-    for cell in cells:
-        times = "".join(f"{cell['median'].get(name, float('nan')):9.2f}" for name in ARMS)
-        best = "-" if cell["to_best"] is None else f"{cell['to_best']:.2f}"
-        wrong = [name for name, same in cell["equal"].items() if not same]
-        note = f"  DIFFERS: {', '.join(wrong)}" if wrong else ""
-        found.append(f"{cell['title']:32s}{times}{best:>9s}{cell['to_stock']:10.2f}{note}")
-    return found
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the files, measure, write the results."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.host_peers", description=__doc__)
@@ -252,8 +239,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 results["cells"].append(cell)
                 results["cells"].sort(key=lambda cell: order.index(cell["name"]))
                 report.write(results, options.out)
-                print(lines([cell])[-1], flush=True)
-    print("\n".join(lines(results["cells"])))
+                shown = {name: cell[name] for name in ("name", "median", "to_best", "equal")}
+                print(shown, flush=True)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ VALUES: dict[str, Drawn] = {
 }
 TWO_VALUES = {label: VALUES[label] for label in "vw"}
 NARROW_VALUES: dict[str, Drawn] = {**TWO_VALUES, "x": ("int64", -1000, 1000)}
-WHOLE_VALUES: dict[str, Drawn] = {"v": ("float64",), "i": ("int32", 0, 10_000)}
 
 
 @dataclass(frozen=True)

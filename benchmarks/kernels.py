@@ -15,8 +15,6 @@ families
     every kernel forced over the number of groups: which one the decision should choose
 gathered
     partitions of copies and partitions of row numbers forced, over columns, widths and nulls
-sorted
-    outputs of whole groups: medians, distinct values, lists, order
 
 ``--fill i/n`` runs ours in the i-th of n parts of the inputs once, so that n processes side by side
 compile their kernels into the cache. ``--judge families.json`` needs no GPU: it prints expected and
@@ -55,7 +53,6 @@ from benchmarks.kernel_inputs import (
     TWO_VALUES,
     VALUE_SETS,
     VALUES,
-    WHOLE_VALUES,
     Input,
     evenly,
     grouped,
@@ -109,11 +106,6 @@ GRID_KEYS = (
 )
 EXPONENTS = (0.5, 0.75, 1.0, 1.25, 1.5)
 FAMILY_GROUPS = tuple(1 << bits for bits in (4, 8, 12, 14, 16, 18, 20, 22, 24, 26))
-WHOLE_GROUPS = (1_000, 64_000, 1_000_000, 16_000_000)
-WHOLE_QUERIES = (
-    *("median", "median of ints", "nunique", "nunique of floats"),
-    *("list", "sum in order", "sum of sorted"),
-)
 GATHERED_GROUPS = (1 << 16, 1 << 20, 1 << 22, 1 << 24)
 
 
@@ -180,14 +172,6 @@ def gathered_cells() -> Iterator[Cell]:
         rows = input_of(f"{groups}", partial(grouped, "int64", groups, 0.0), {})
         for name in VALUE_SETS:
             yield Cell("gathered", rows, name, {"groups": groups, "set": name})
-
-
-def sorted_cells() -> Iterator[Cell]:
-    """Outputs of whole groups by the number of groups."""
-    for groups in WHOLE_GROUPS:
-        rows = input_of(f"{groups}", partial(grouped, "int64", groups, 0.0), WHOLE_VALUES)
-        for query in WHOLE_QUERIES:
-            yield Cell("sorted", rows, query, {"groups": groups, "query": query})
 
 
 # ---- arms ----------------------------------------------------------------------------------------
@@ -282,94 +266,6 @@ def forced_pass(frame: Any, cell: Cell) -> Any:
 def forced_arms(frame: Any, cell: Cell) -> Arms:
     """Ours by the kernel that the decision chooses."""
     return {"ours": forced_pass(frame, cell).run}
-
-
-def whole_arms(frame: Any, cell: Cell) -> Arms:
-    """Ours and cuDF's first, then other ways to the same."""
-    import pylibcudf as plc
-
-    from dask_gpuagg.engines.device.columns import gather_columns
-
-    agg, query = plc.aggregation, cell.query
-    k, v, i = (column(frame, label) for label in ("k0", "v", "i"))
-
-    def cudf(value: Any, aggregation: Any, keys: Any = k, **of_keys: Any) -> Any:
-        request = plc.groupby.GroupByRequest(value, [aggregation])
-        return lambda: plc.groupby.GroupBy(plc.Table([keys]), **of_keys).aggregate([request])
-
-    def summed(kernel: str, keys: Any) -> Any:
-        return lambda stopwatch=None: aggregator_of([keys], [(v, ["sum"])]).run(
-            kernel, stopwatch=stopwatch
-        )
-
-    if query.startswith("median"):
-        value = i if query == "median of ints" else v
-        output = partial(_quantile, value)
-        return {
-            "ours": _of_whole_groups(k, output),
-            "cudf": cudf(value, agg.median()),
-            "sorted": _of_whole_groups(k, output, "sort"),
-        }
-    if query.startswith("nunique"):
-        value = v if query == "nunique of floats" else i
-        output = partial(_nunique, value)
-        return {
-            "ours": _of_whole_groups(k, output),
-            "cudf": cudf(value, agg.nunique()),
-            "sorted": _of_whole_groups(k, output, "sort"),
-            "pairs": partial(_distinct_pairs, k, value),
-        }
-    if query == "list":
-        ours = _of_whole_groups(k, lambda rows: rows.list(v))
-        return {"ours": ours, "cudf": cudf(v, agg.collect_list())}
-    if query == "sum in order":
-        return {
-            "ours": engine_arm(frame[["k0", "v"]], {"v": "sum"}, ["k0"], sort=True),
-            "cudf": lambda: frame.groupby("k0", sort=True).agg({"v": "sum"}),
-        }
-    ascending, after = [plc.types.Order.ASCENDING], [plc.types.NullOrder.AFTER]
-    order = plc.sorting.stable_sorted_order(plc.Table([k]), ascending, after)
-    (in_order,) = gather_columns([k], order)
-    return {
-        "ours": summed("auto", in_order),
-        "cudf": cudf(v, agg.sum(), in_order),
-        "cudf told": cudf(v, agg.sum(), in_order, keys_are_sorted=plc.types.Sorted.YES),
-        "pgb": summed("pgb", in_order),
-        "lphga": summed("lphga", in_order),
-    }
-
-
-def _quantile(value: Any, rows: Any) -> Any:
-    return rows.quantile(value, 0.5, "linear")
-
-
-def _nunique(value: Any, rows: Any) -> Any:
-    return rows.nunique(value)
-
-
-def _of_whole_groups(key: Any, output: Callable[[Any], Any], how: str = "auto") -> Any:
-    """Ours from the key column on: codes, then an output of the rows."""
-    from dask_gpuagg.engines.device.aggregator import Aggregator
-    from dask_gpuagg.engines.device.groups import SortedRows
-
-    def run(stopwatch: Any = None) -> Any:
-        aggregator = Aggregator([key], False)
-        aggregator.encode()
-        (keys,), _, _ = aggregator.run(stopwatch=stopwatch)
-        return keys, output(SortedRows(aggregator.codes, keys.size(), stopwatch, how))
-
-    return run
-
-
-def _distinct_pairs(key: Any, value: Any, stopwatch: Any = None) -> Any:
-    """Distinct values without a sort: distinct pairs, then a count."""
-    from dask_gpuagg.engines.device.aggregator import Aggregator
-
-    pairs = Aggregator([key, value], True)
-    (keys, values), _, _ = pairs.run(stopwatch=stopwatch)
-    counts = Aggregator([keys], True)
-    counts.count(values)
-    return counts.run(stopwatch=stopwatch)
 
 
 # ---- measuring a cell ------------------------------------------------------------------
@@ -486,17 +382,6 @@ def measure_forced(cell: Cell, frame: Any, options: argparse.Namespace) -> Recor
     return record
 
 
-def measure_sorted(cell: Cell, frame: Any, options: argparse.Namespace) -> Record:
-    """Ours, cuDF's and other ways; the engine on a DataFrame has no stopwatch."""
-    calls = whole_arms(frame, cell)
-    record = walls(calls, options.repeats, ratio=("cudf", "ours"))
-    lapped: Record = {"device_ms": None, "kernels_ms": {}}
-    if cell.query != "sum in order":
-        lapped = laps(calls["ours"], options.repeats)
-    peaks = {name: peak_bytes(call) for name, call in calls.items()}
-    return record | lapped | {"peak_bytes": peaks}
-
-
 # ---- summaries of parts --------------------------------------------------------------------------
 
 
@@ -529,15 +414,7 @@ def summary(cells: Sequence[Record]) -> Record:
 class Part:
     """A results file: its cells, how they are measured, and what stands above them.
 
-    Attributes
-    ----------
-    cells, arms, measure : callable
-    rows, repeats : int
-        Unless the command line says other ones.
-    head : callable
-        More fields of the file, from the cells that it has.
-    kernels : sequence of str
-        Those that are forced.
+    ``head`` makes more fields of the file from its cells; ``kernels`` are those that are forced.
     """
 
     cells: Callable[[], Iterator[Cell]]
@@ -564,7 +441,6 @@ PARTS = {
         kernels=("auto", *choose.KERNELS),
     ),
     "gathered": Part(*(gathered_cells, forced_arms, measure_forced), kernels=("pgb", "pgb_ur")),
-    "sorted": Part(sorted_cells, whole_arms, measure_sorted),
 }
 
 
@@ -613,30 +489,16 @@ def run(name: str, cells: list[Cell], options: argparse.Namespace) -> list[Recor
 
 
 def line(name: str, record: Record) -> str:
-    """A cell as one line: medians and, in brackets, device times."""
-
-    def mib(peak: int) -> str:
-        return f"{peak / 2**20:,.0f} MiB"
-
+    """A cell as one line: medians, ratios and device time."""
     if "kernels" in record:
-        said = [
-            f"{kernel} {k['median_ms']:.2f} ({k['device_ms']:.2f}) {mib(k['peak_bytes'])}"
-            f"{' again' * k['restarted']}"
-            for kernel, k in record["kernels"].items()
-        ]
+        forced = record["kernels"].items()
+        said = [f"{kernel} {k['median_ms']:.2f} ({k['device_ms']:.2f})" for kernel, k in forced]
         said += [f"{kernel}: {why}" for kernel, why in record["left_out"].items()]
         return f"{name}: {' | '.join(said)}"
     said = [f"{arm} {ms:.2f}" for arm, ms in record["median_ms"].items()]
     said += [f"{label} {v:.2f}" for label, v in record.items() if label.startswith("ratio")]
-    kernels = [f"{n} {t:.3f}" for n, t in record.get("kernels_ms", {}).items() if t > 0.05]
-    if kernels:
-        said.append(f"(device {record['device_ms']:.2f}: {' '.join(kernels)})")
-    if "call_ms" in record:
-        said.append(f"call {record['call_ms']:.2f}")
-    if "even_ms" in record:
-        said.append(f"even keys {record['even_ms']:.2f}")
-    said += [f"peak {arm} {mib(peak)}" for arm, peak in record.get("peak_bytes", {}).items()]
-    return f"{name}: {record.get('kernel', '')} {', '.join(said)}"
+    said += [f"device {record['device_ms']:.2f}"] if "device_ms" in record else []
+    return f"{name}: {record['kernel']} {', '.join(said)}"
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -657,7 +519,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("."), help="folder of the results files")
     parser.add_argument("--list", action="store_true", help="print the names of the cells and stop")
     parser.add_argument("--judge", type=Path, help="a file of the part families: judge the choice")
-    parser.add_argument("--fit", action="store_true", help="fit the constants to the judged file")
     options = parser.parse_args(argv)
     options.parts = options.parts.split(",")
     unknown = [name for name in options.parts if name not in PARTS]
@@ -670,7 +531,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, fill, list or judge; the exit status is 1 where the choice is not good enough."""
     options = parse(argv)
     if options.judge:
-        return judge(options.judge, options.fit)
+        return judge(options.judge)
     cells = {part: chosen(part, options.cells) for part in options.parts}
     if options.list:
         print("\n".join(cell.name for some in cells.values() for cell in some))

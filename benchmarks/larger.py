@@ -214,16 +214,6 @@ def as_frame(made: Any) -> pd.DataFrame:
     return pd.DataFrame(columns, copy=False).set_index("k")
 
 
-def run_peer(name: str, rows: int, groups: int, repeats: int) -> None:
-    """Print the seconds of a peer: what its process does."""
-    few = Rows(1 << 20, groups)
-    # loads and compiles what it needs
-    peer(name, few)()
-    made = Rows(rows, groups)
-    seconds = seconds_of(peer(name, made), repeats, lambda made_: made.check(as_frame(made_)))
-    print(json.dumps(seconds), flush=True)
-
-
 def seconds_of_peer(name: str, rows: int, groups: int, repeats: int, limit: float) -> Any:
     """Seconds of a peer in a process of its own, or why there are none."""
     if name != "host" and importlib.util.find_spec(name) is None:
@@ -249,21 +239,6 @@ def beside_peers(rows: int, groups: int, repeats: int, limit: float) -> dict[str
     return cell | {"peers": peers, "peer_ratio": ratios}
 
 
-def shown(cell: dict[str, Any]) -> str:
-    """A line about a cell."""
-    limit, peak = cell["limit_bytes"], cell["peak_bytes"]
-    parts = [
-        f"{cell['gigabytes']:.1f} GB by {cell['groups']:,} groups",
-        cell["resource"] if limit is None else f"{cell['resource']} of {limit / 1e9:.1f} GB",
-        f"{' '.join(f'{s:.2f}' for s in cell['seconds'])} s",
-        f"{cell['gigabytes_a_second']:.1f} GB/s, {cell['share_of_link']:.0%} of the link",
-        *([] if peak is None else [f"peak {peak / 1e9:.1f} GB"]),
-        *(f"{n} {ratio:.1f} times as long" for n, ratio in cell.get("peer_ratio", {}).items()),
-        *(f"{n} {why}" for n, why in cell.get("peers", {}).items() if isinstance(why, str)),
-    ]
-    return ", ".join(parts)
-
-
 def run(args: argparse.Namespace, note: Callable[[dict[str, Any]], None]) -> None:
     """All cells, one after the other."""
     import cupy as cp
@@ -274,7 +249,7 @@ def run(args: argparse.Namespace, note: Callable[[dict[str, Any]], None]) -> Non
         rows = Rows(count, groups)
         note(streamed(rows, repeats, pool=False))
         note(streamed(rows, repeats))
-        for pool in (False, True) if args.twice else ():
+        for pool in (False, True):
             note(streamed(rows, 1, passes=-(-2 * total // (count * ROW_BYTES)), pool=pool))
         del rows
     for groups in args.groups if count and args.shares else ():
@@ -292,30 +267,32 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=17.2, help="of a frame; 0: peers only")
     parser.add_argument("--groups", type=int, nargs="+", default=[10_000_000, 100_000_000])
     parser.add_argument("--shares", type=float, nargs="*", default=[1 / 2, 1 / 8])
-    parser.add_argument("--no-twice", dest="twice", action="store_false")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--peer-rows", type=int, default=1 << 27)
     parser.add_argument("--peer-seconds", type=float, default=30.0, help="of each peer")
     parser.add_argument("--peer", choices=PEERS, help="one peer alone, which prints its seconds")
-    parser.add_argument("--add", action="store_true", help="to the cells of --out")
     parser.add_argument("--commit", help="where the tree is no git checkout")
     parser.add_argument("--out", type=Path, default=Path("larger.json"))
     args = parser.parse_args()
     dask.config.set({"gpuagg.compile": "wait", "gpuagg.fallback": "raise"})
     if args.peer is not None:
-        run_peer(args.peer, args.peer_rows, args.groups[0], args.repeats)
+        # loads and compiles what it needs
+        peer(args.peer, Rows(1 << 20, args.groups[0]))()
+        rows = Rows(args.peer_rows, args.groups[0])
+        call = peer(args.peer, rows)
+        print(json.dumps(seconds_of(call, args.repeats, lambda made: rows.check(as_frame(made)))))
         return
     from benchmarks.gpu import report_head
 
     link = bandwidth()
     print(f"link: {link / 1e9:.1f} GB/s from pinned memory", flush=True)
     head = report_head(args.commit) | {"link": link, "row_bytes": ROW_BYTES}
-    cells: list[dict[str, Any]] = json.loads(args.out.read_text())["cells"] if args.add else []
+    cells: list[dict[str, Any]] = []
 
     def note(cell: dict[str, Any]) -> None:
         cell["share_of_link"] = cell["gigabytes_a_second"] * 1e9 / link
         cells.append(cell)
-        print(shown(cell), flush=True)
+        print({k: v for k, v in cell.items() if k != "seconds"}, flush=True)
         write(head | {"cells": cells}, args.out)
 
     run(args, note)

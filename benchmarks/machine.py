@@ -40,14 +40,7 @@ def provenance() -> dict[str, Any]:
 
 def versions() -> dict[str, str | None]:
     """Return the version of Python and of every package that matters; None: not installed."""
-    found = {"python": platform.python_version(), **dict.fromkeys(PACKAGES), **installed(PACKAGES)}
-    if found["dask-gpuagg"] is None:
-        # Run from a checkout that is not installed: the package still knows its version.
-        with contextlib.suppress(ImportError):
-            from dask_gpuagg._version import __version__
-
-            found["dask-gpuagg"] = __version__
-    return found
+    return {"python": platform.python_version(), **dict.fromkeys(PACKAGES), **installed(PACKAGES)}
 
 
 def installed(packages: Sequence[str]) -> dict[str, str]:
@@ -91,11 +84,9 @@ def describe() -> dict[str, Any]:
 
 def _cpu() -> str:
     information = Path("/proc/cpuinfo")
-    if information.exists():
-        for line in information.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    lines = information.read_text().splitlines() if information.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.machine()
 
 
 def settle() -> None:
@@ -117,11 +108,8 @@ def reset_peak() -> int:
 def peak() -> int:
     """Return the process's high-water mark in bytes."""
     if sys.platform == "linux":
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM"):
-                return int(line.split()[1]) * 1024
-    if sys.platform == "win32":
-        return int(psutil.Process().memory_info().peak_wset)
+        status = Path("/proc/self/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
     import resource
 
     unit = 1 if sys.platform == "darwin" else 1024

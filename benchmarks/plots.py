@@ -202,7 +202,6 @@ def panel_of(cell: dict[str, Any]) -> str:
 
 def draw_bars(axis: plt.Axes, cells: Sequence[dict[str, Any]]) -> None:
     """The cells of a panel side by side; what was stopped is hatched up to where it was."""
-    usual = max(cell["partitions"] for cell in cells[:1])
     labels = []
     for place, cell in enumerate(cells):
         heights = {name: height_of(cell["arms"].get(name)) for name in BARS}
@@ -218,9 +217,8 @@ def draw_bars(axis: plt.Axes, cells: Sequence[dict[str, Any]]) -> None:
             axis.annotate(
                 text, (at, ms), (0, 2), textcoords="offset points", ha="center", fontsize=7
             )
-        groups = f"{cell['groups']:,} groups"
-        other = "" if cell["partitions"] == usual else f"\n{cell['partitions']:,} partitions"
-        labels.append(f"{cell['query']}\n{groups}{other}")
+        parts = f"{cell['groups']:,} groups\n{cell['partitions']:,} partitions"
+        labels.append(f"{cell['query']}\n{parts}")
     axis.set_xticks(range(len(cells)), labels, fontsize=8)
     scale(axis)
     axis.margins(x=0.01, y=0.12)

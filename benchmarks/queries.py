@@ -12,9 +12,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import dask.dataframe as dd
 import distributed
@@ -24,42 +23,21 @@ import pandas as pd
 WIDE_ROWS, WIDE_COLUMNS, WIDE_PARTITIONS, WIDE_GROUPS = 200_000, 30, 8, 1_000
 
 
-class Support(StrEnum):
-    """How the plugin is expected to treat a query."""
-
-    PLAN = "plan"
-    """It runs by the plugin's plan."""
-
-    STOCK = "stock"
-    """It is not an aggregation: stock Dask runs it in both arms, the ratio says nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One query of the benchmark.
+    """One query: its short name, and what it computes in db-benchmark's wording.
 
-    Attributes
-    ----------
-    name : str
-        Short name, used on the command line and in results.
-    title : str
-        What is computed, in db-benchmark's wording.
-    build : callable
-        Makes the lazy result from a Dask DataFrame of ``datagen``'s columns, or of TPC-H from all
-        tables. It is called anew for every run: an expression that was computed once keeps what it
-        derived.
-    support : Support
-        Whether the plugin is expected to run it.
-    target : float, optional
-        The least ratio of stock time to plugin time that is aimed at; None: outside the targets.
-    note : str
-        What a reader of its figures must know.
+    ``build`` makes the lazy result from a Dask DataFrame of ``datagen``'s columns, or of TPC-H from
+    all tables. It is called anew for every run: an expression that was computed once keeps what it
+    derived. ``support`` is ``stock`` for what is no aggregation, where the ratio says nothing.
+    ``target`` is the least ratio of stock time to plugin time that is aimed at, None outside the
+    targets; ``note`` is for readers of the figures.
     """
 
     name: str
     title: str
     build: Callable[[Any], Any]
-    support: Support = Support.PLAN
+    support: Literal["plan", "stock"] = "plan"
     target: float | None = 1.0
     note: str = ""
 

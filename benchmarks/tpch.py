@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import arms, machine
-from benchmarks.queries import Query, Support
+from benchmarks.queries import Query
 from benchmarks.report import write
 from benchmarks.tpch_queries import QUERIES, WITHOUT_GROUPBY, Tables
 
@@ -94,7 +94,7 @@ def query(name: str) -> Query:
     build = QUERIES[name]
     title = (build.__doc__ or "").partition("\n")[0]
     if name in WITHOUT_GROUPBY:
-        return Query(name, title, build, Support.STOCK, target=None)
+        return Query(name, title, build, "stock", target=None)
     return Query(name, title, build)
 
 
@@ -102,7 +102,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the benchmark and return its results, written to ``options.out`` after every query."""
     arms.prepare(options.arms)
     folder = write_parquet(options.scale, options.parts, options.data)
-    tables = read(folder, options.scale, options.filesystem, options.decimals)
+    tables = read(folder, options.scale)
     measured: dict[str, Any] = {}
     results: dict[str, Any] = {
         "schema": 1,
@@ -113,8 +113,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             "scale": options.scale,
             "rows": int(LINES * options.scale),
             "partitions": options.parts,
-            "filesystem": options.filesystem,
-            "decimals": options.decimals,
         },
         "repeats": options.repeats,
         "schedulers": {
@@ -141,15 +139,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=0.5, help="TPC-H's scale factor")
     parser.add_argument("--data", type=Path, default=Path("data"), help="where Parquet is kept")
     parser.add_argument("--parts", type=int, default=8, help="files of a table")
-    parser.add_argument("--filesystem", choices=("fsspec", "arrow"), default="fsspec")
-    parser.add_argument(
-        "--decimals",
-        action="store_true",
-        help="leave money decimal, which stock Dask often fails on",
-    )
     parser.add_argument("--queries", type=arms.list_of(tuple(QUERIES)), default=tuple(QUERIES))
     return arms.parsed(parser, argv, OUT, "tpch-quick.json", scale=0.01, repeats=1)
 
 
 if __name__ == "__main__":
-    arms.show_or_run(parse(), run)
+    arms.run_and_print(parse(), run)

@@ -45,14 +45,7 @@ ON_THE_HOST: dict[str, Query] = {
 
 
 def partitions(query: Query, collection: Any) -> tuple[Any, ...]:
-    """What Dask tells of the partitions of a result, and how many there are in the end.
-
-    Parameters
-    ----------
-    query : callable
-        Of a collection.
-    collection : DataFrame
-    """
+    """What Dask tells of the partitions of a result, and how many there are in the end."""
     result = query(collection)
     tuned = result.optimize()
     # of the logical node, where others ask for them

@@ -27,9 +27,10 @@ def pandas_answers(cls: str, name: str) -> bool:
 
 
 def compare(
-    query: Callable[[Any], Any],
+    query: Callable[..., Any],
     ddf: Any,
     *,
+    options: dict[str, Any] | None = None,
     reference: Callable[[Any], Any] | None = None,
     dtypes: bool = True,
     ordered: bool = False,
@@ -39,26 +40,10 @@ def compare(
 ) -> Any:
     """Run a query on a Dask collection and on the same data in pandas; assert the same answer.
 
-    Parameters
-    ----------
-    query : callable
-        Of a frame, Dask's or pandas'.
-    ddf : Dask collection
-    reference : callable, optional
-        The query for pandas, where it is written differently there.
-    dtypes : bool
-        Whether result dtypes have to be equal as well (where Dask's metadata says the same).
-    ordered : bool
-        Whether the groups have to come in pandas' order.
-    refusable : bool
-        Whether pandas may refuse the query; then the same type of error has to come.
-    rtol, atol : float
-        Of floats.
-
-    Returns
-    -------
-    DataFrame or Series
-        What Dask computed; ``None`` where pandas refuses.
+    ``query`` is called with Dask's frame and the options, which Dask alone understands, and with
+    pandas' frame, which has ``reference`` where that is written differently. With ``dtypes`` they
+    are equal wherever Dask's metadata says the same. A ``refusable`` query may be refused by
+    pandas: then by the same type of error, and None is returned.
     """
     try:
         want = (reference or query)(ddf.compute(scheduler="synchronous"))
@@ -66,9 +51,9 @@ def compare(
         if not refusable:
             raise
         with pytest.raises(type(error)):
-            query(ddf).compute()
+            query(ddf, **(options or {})).compute()
         return None
-    lazy = query(ddf)
+    lazy = query(ddf, **(options or {}))
     got = lazy.compute()
     meta = lazy._meta if dtypes else None
     assert_same(got, want, meta=meta, ordered=ordered, rtol=rtol, atol=atol)
@@ -86,15 +71,8 @@ def assert_same(
 ) -> None:
     """Assert that two results have the same groups and the same values.
 
-    Parameters
-    ----------
-    got, want : DataFrame or Series
-    meta : DataFrame or Series, optional
-        Dask's metadata of ``got``. Given, dtypes are compared wherever it agrees with ``want``.
-    ordered : bool
-    rtol : float
-    atol : float or DataFrame
-        Absolute tolerance of floats; a frame gives one per group (a row) and column (by number).
+    With ``meta``, Dask's metadata of ``got``, dtypes are compared wherever it agrees with ``want``.
+    ``atol`` may be a frame: one for each group (a row) and column (by number).
     """
     assert type(got) is type(want), f"{type(got).__name__} instead of {type(want).__name__}"
     if got.ndim == 1:

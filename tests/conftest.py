@@ -56,7 +56,7 @@ _COMMON = {
     "phases": set(Phase) - {Phase.explain},
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
 }
-settings.register_profile("ci", max_examples=100, derandomize=True, **_COMMON)
+settings.register_profile("ci", max_examples=30, derandomize=True, **_COMMON)
 settings.register_profile("fast", max_examples=8, derandomize=True, **_COMMON)
 settings.register_profile("deep", max_examples=5_000, **_COMMON)
 settings.load_profile(os.environ.get("GPUAGG_HYPOTHESIS", "ci"))

@@ -50,18 +50,9 @@ def judge_plans(
 ) -> None:
     """Assert the rule of several plans, each beside stock Dask by the same plan.
 
-    Parameters
-    ----------
-    query : callable
-        Of a frame, Dask's or pandas', and of options, which are Dask's alone.
-    collection : callable
-        Makes the Dask frame.
-    pieces : sequence of DataFrame
-        What its partitions are.
-    plans : sequence of dict
-        The options of each: ``split_out`` and the like.
-    ordered : bool
-        Whether the groups have to come as pandas has them.
+    ``query`` is of a frame, Dask's or pandas', and of options, which are Dask's alone: those of
+    each of the ``plans``. ``collection`` makes the Dask frame of the ``pieces``. Groups that are
+    ``ordered`` have to come as pandas has them.
     """
     assert not dask_gpuagg.is_enabled()
     filled = [piece for piece in pieces if len(piece)] or pieces
@@ -93,13 +84,7 @@ def _outcomes(queries: Sequence[Callable[[], Any]]) -> list[Any]:
 
 
 class Stock:
-    """Stock Dask's outcome of a query, found when it is asked for: most need not be known.
-
-    Parameters
-    ----------
-    query, collection : callable
-        As in ``judge_plans``.
-    """
+    """Stock Dask's outcome of a query, found when it is asked for: most need not be known."""
 
     def __init__(self, query: Callable[..., Any], collection: Callable[[], Any]) -> None:
         self._query = query
@@ -126,15 +111,8 @@ class Stock:
 class Truth:
     """pandas' outcome of a query, and what it is judged by, found once for all plans.
 
-    Attributes
-    ----------
-    answer : object
-        The answer, or the error.
-    of_rows : callable
-        The same of the pieces that have rows: others make objects of pandas' column, not of Dask's.
-    pieces : sequence of DataFrame
-    ordered : bool
-        Whether the groups have to come in this order.
+    ``answer`` may be the error. ``of_rows`` answers of the pieces that have rows: others make
+    objects of pandas' column, not of Dask's.
     """
 
     answer: Any
@@ -338,15 +316,8 @@ def wrong_dtypes(
 ) -> list[str]:
     """Dtypes that are neither stock Dask's nor an exception's, in words.
 
-    Parameters
-    ----------
-    pieces : sequence of DataFrame
-    ours : mapping
-        As ``dtypes`` gives them.
-    levels : int
-        How many of them, at the end, are of the index.
-    others : mapping
-        The same of pandas, stock Dask and the metadata.
+    ``ours`` and ``others`` (of pandas, stock Dask and the metadata) are as ``dtypes`` gives them;
+    so many ``levels`` of them, at the end, are of the index.
     """
     found = []
     for place, have in ours.items():

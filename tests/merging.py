@@ -13,12 +13,7 @@ from dask_gpuagg.planning.route import MergeSize, bytes_of_a_group
 
 @contextmanager
 def pieces_of(nbytes: int) -> Iterator[None]:
-    """Context manager: one task merges at most so many bytes of a result.
-
-    Parameters
-    ----------
-    nbytes : int
-    """
+    """Context manager: one task merges at most so many bytes of a result."""
 
     def size(query: GroupByQuery, workers: int | None = None) -> MergeSize:
         return MergeSize(bytes_of_a_group(query), nbytes, nbytes)

@@ -20,17 +20,7 @@ def run_python(
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python *arguments`` and return what it printed.
 
-    Parameters
-    ----------
-    *arguments : str or Path
-        Of the interpreter.
-    cwd : Path, optional
-    env : dict, optional
-        Added to the environment.
-    path : sequence of str or Path
-        The ``PYTHONPATH``.
-    timeout : float
-        Seconds.
+    ``env`` is added to the environment, ``path`` the ``PYTHONPATH``, ``timeout`` in seconds.
     """
     command = [sys.executable, *map(str, arguments)]
     return subprocess.run(

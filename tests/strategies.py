@@ -152,14 +152,7 @@ def cases(
 ) -> Case:
     """A random frame and a random group-by that the registry admits.
 
-    Parameters
-    ----------
-    admit : callable, optional
-        Of a kind and an aggregation; more narrowly than the registry.
-    value_columns : int
-        At most so many.
-    value_kinds : sequence of str
-        The kinds of the value columns.
+    ``admit`` admits a kind and an aggregation more narrowly than the registry.
     """
     keys = [f"key{i}" for i in range(draw(st.integers(1, 3)))]
     values = [f"value{i}" for i in range(draw(st.integers(1, value_columns)))]

@@ -77,12 +77,6 @@ def test_an_unknown_column_of_an_extended_spec_is_a_key_error_that_names_it(ddf,
     assert "missing" in str(error)
 
 
-def test_an_unknown_column_of_an_extended_named_one(ddf):
-    error = error_of(lambda: ddf.groupby("k").agg(a=("missing", "nunique"), b=("v", "sum")))
-    assert isinstance(error, KeyError)
-    assert "missing" in str(error)
-
-
 class TestUnknownAggregations:
     @pytest.mark.parametrize(
         "spec", ["no_such", ["sum", "no_such"], {"v": "no_such"}, {"v": ["no_such"]}], ids=str
@@ -100,26 +94,9 @@ class TestUnknownAggregations:
         assert note.startswith("dask_gpuagg cannot run it either")
         assert "no_such" in note
 
-    @pytest.mark.parametrize("function", [lambda group: group.sum(), np.cumsum, "describe", "skew"])
-    def test_functions_that_neither_runs(self, ddf, function):
-        assert isinstance(error_of(lambda: ddf.groupby("k").v.agg(function)), ValueError)
-
-    def test_beside_one_that_only_we_run(self, ddf):
-        error = error_of(lambda: ddf.groupby("k").agg({"v": ["nunique", "no_such"]}))
-        assert isinstance(error, ValueError)
-        assert "no_such" in str(error) + "".join(error.__notes__)
-
-    def test_a_dtype_that_it_does_not_take(self, ddf):
-        error = error_of(lambda: ddf.groupby("k").agg({"s": ["sem", "nunique"]}))
-        assert isinstance(error, (TypeError, ValueError, NotImplementedError))
-
     def test_keyword_arguments_are_honoured(self, ddf):
         got = ddf.groupby("k").v.agg("sem", ddof=0).compute().sort_index()
         pd.testing.assert_series_equal(got, frame().groupby("k").v.agg("sem", ddof=0))
-
-    def test_keyword_arguments_that_nothing_understands(self, ddf):
-        error = error_of(lambda: ddf.groupby("k").v.agg("sem", no_such_argument=1))
-        assert isinstance(error, (TypeError, ValueError))
 
 
 class TestDdof:
@@ -135,15 +112,11 @@ class TestDdof:
         (reason,) = dask_gpuagg.why_not(query)
         assert reason.reason == "ddof is no number of 64 bits"
 
-    @pytest.mark.parametrize("ddof", [True, 1.0, np.float32(1), np.int8(1), np.bool_(True)])
-    def test_numbers_of_other_types_that_are_one(self, ddf, ddof):
+    @pytest.mark.parametrize("ddof", [True, 1.0, np.float32(1), np.int8(1), np.bool_(True), 1.5])
+    def test_numbers_of_other_types(self, ddf, ddof):
         got = ddf.groupby("k").v.var(ddof=ddof).compute()
-        pd.testing.assert_series_equal(got, frame().groupby("k").v.var(ddof=1))
-
-    def test_a_half(self, ddf):
-        got = ddf.groupby("k").v.var(ddof=1.5).compute()
         with dask.config.set({"gpuagg.enabled": False}):
-            stock = ddf.groupby("k").v.var(ddof=1.5).compute()
+            stock = ddf.groupby("k").v.var(ddof=ddof if ddof == 1.5 else 1).compute()
         pd.testing.assert_series_equal(got, stock)
 
     @pytest.mark.parametrize("ddof", [2**70, 10**400, "1", [1]], ids=lambda d: repr(d)[:5])
@@ -168,10 +141,6 @@ class TestUnalignedKeys:
         with pytest.raises(ValueError, match="unaligned"):
             query.compute()
 
-    def test_an_aligned_one_is_fine(self, ddf):
-        got = ddf.groupby(ddf.k + 1).v.sum().compute().sort_index()
-        pd.testing.assert_series_equal(got, frame().groupby(frame().k + 1).v.sum())
-
 
 def chunk_that_raises(grouped):
     return grouped.apply(fail_on_zero)
@@ -181,10 +150,6 @@ def fail_on_zero(values):
     if (values == 0).any():
         raise ArithmeticError("a value is zero")
     return values.sum()
-
-
-def merge_that_raises(grouped):
-    raise BufferError("no merging today")
 
 
 class TestUserFunctions:
@@ -203,10 +168,6 @@ class TestUserFunctions:
 
     def test_in_the_chunk(self, ddf):
         query = ddf.groupby("k").agg({"v": self.aggregation(chunk=chunk_that_raises)})
-        self.check(query, ArithmeticError, "a value is zero", "fail_on_zero")
-
-    def test_in_the_chunk_beside_an_extended_aggregation(self, ddf):
-        query = ddf.groupby("k").agg({"v": [self.aggregation(chunk=chunk_that_raises), "nunique"]})
         self.check(query, ArithmeticError, "a value is zero", "fail_on_zero")
 
     def test_before_the_group_by(self, ddf):
@@ -250,22 +211,6 @@ class TestDtypesThatDiffer:
             got.loc[expected.index], expected, check_index_type=False, check_dtype=False
         )
 
-    def test_a_column_that_is_not_read_does_not_matter(self):
-        def load(i: int) -> pd.DataFrame:
-            return frame().astype({"s": "object" if i else "str"})
-
-        ddf = dd.from_map(load, range(3), meta=frame().iloc[:0])
-        assert ddf.groupby("k").v.sum().compute().sum() == 3 * frame().v.sum()
-
-    def test_an_empty_partition_does_not_matter(self):
-        def load(i: int) -> pd.DataFrame:
-            return frame().iloc[:0].astype({"k": "object", "v": "object"}) if i == 1 else frame()
-
-        ddf = dd.from_map(load, range(3), meta=frame().iloc[:0])
-        got = ddf.groupby("k").agg({"v": ["sum", "std"]}).compute()
-        expected = pd.concat([frame(), frame()]).groupby("k").agg({"v": ["sum", "std"]})
-        pd.testing.assert_frame_equal(got.sort_index(), expected)
-
     def test_a_missing_column(self):
         def load(i: int) -> pd.DataFrame:
             return frame().drop(columns="v") if i == 1 else frame()
@@ -279,10 +224,3 @@ class TestDtypesThatDiffer:
 def test_a_split_every_that_cannot_reduce(ddf, split_every):
     with pytest.raises(ValueError, match="split_every"):
         ddf.groupby("k").v.sum(split_every=split_every).compute()
-
-
-def test_an_extreme_of_nothing_is_pandas_error():
-    data = pd.DataFrame({"k": [1, 1, 2], "v": [None, None, 1.0]})
-    expected = error_of(lambda: data.groupby("k").v.idxmin())
-    query = dd.from_pandas(data, npartitions=2).groupby("k").v.idxmin()
-    assert type(error_of(query.compute)) is type(expected)

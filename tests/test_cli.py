@@ -49,7 +49,7 @@ class TestScript:
 
     @pytest.mark.parametrize(
         "arguments",
-        [[], ["a", "b"], ["--flag", "-x", "1"], ["-m", "a"], ["--version"], ["-h"], ["--", "a"]],
+        [[], ["--flag", "-x", "1", "-m", "a", "--version", "-h", "--", "b"]],
         ids=" ".join,
     )
     def test_arguments_are_the_scripts_own(self, script, arguments):
@@ -57,33 +57,20 @@ class TestScript:
         ran = gpuagg(path, *arguments)
         assert ran.stdout.strip() == f"__main__ {[str(path), *arguments]}", ran.stderr
 
-    def test_the_scripts_neighbours_can_be_imported(self, script):
-        script("value = 42", "neighbour.py")
-        assert gpuagg(script("import neighbour; print(neighbour.value)")).stdout.strip() == "42"
-
-    def test_a_relative_path(self, script):
-        path = script(SHOW)
-        ran = gpuagg(path.name, "a", cwd=path.parent)
-        assert ran.stdout.strip() == "__main__ ['script.py', 'a']", ran.stderr
-
     @pytest.mark.parametrize(
         ("text", "code"),
-        [("raise SystemExit(3)", 3), ("import sys; sys.exit('no')", 1), ("1 / 0", 1), ("", 0)],
+        [("raise SystemExit(3)", 3), ("import sys; sys.exit('no')", 1), ("", 0)],
     )
     def test_the_exit_code_is_the_scripts(self, script, text, code):
         assert gpuagg(script(text)).returncode == code
 
-    def test_tracebacks_show_the_scripts_lines(self, script):
-        path = script("def f():\n    return 1 / 0\n\nf()\n")
+    def test_neighbours_are_imported_and_tracebacks_show_the_scripts_lines(self, script):
+        script("value = 0", "neighbour.py")
+        path = script("from neighbour import value\n\n1 / value\n")
         ran = gpuagg(path)
         assert "ZeroDivisionError" in ran.stderr
-        assert f'File "{path}", line 2, in f' in ran.stderr
-        assert "return 1 / 0" in ran.stderr
-
-    def test_a_missing_script(self, tmp_path):
-        ran = gpuagg(tmp_path / "missing.py")
-        assert ran.returncode != 0
-        assert "missing.py" in ran.stderr
+        assert f'File "{path}", line 3' in ran.stderr
+        assert "1 / value" in ran.stderr
 
     def test_a_cluster_of_processes_made_by_the_script(self, script):
         # its workers import the script again, and unpickle functions defined in it
@@ -111,22 +98,11 @@ class TestModule:
         ran = gpuagg("-m", "some_module", cwd=path.parent)
         assert ran.stdout.splitlines() == ["sum {1: 4, 2: 2}", "planned 1"], ran.stderr
 
-    @pytest.mark.parametrize("arguments", [[], ["a", "b"], ["--flag", "-x", "1"], ["-m", "a"]])
-    def test_arguments_are_the_modules_own(self, script, arguments):
-        path = script(SHOW, "some_module.py")
-        ran = gpuagg("-m", "some_module", *arguments, cwd=path.parent)
-        assert ran.stdout.strip() == f"__main__ {[str(path), *arguments]}", ran.stderr
-
     def test_a_package_with_a_main(self, tmp_path):
         (tmp_path / "pack").mkdir()
         (tmp_path / "pack" / "__init__.py").write_text("")
         (tmp_path / "pack" / "__main__.py").write_text("from . import __name__ as n; print(n)")
         assert gpuagg("-m", "pack", cwd=tmp_path).stdout.strip() == "pack"
-
-    def test_a_missing_module(self):
-        ran = gpuagg("-m", "no_such_module")
-        assert ran.returncode != 0
-        assert "no_such_module" in ran.stderr
 
 
 def test_nothing_to_run_is_a_usage_error():
@@ -176,7 +152,7 @@ def test_a_wrong_word_is_one_message_and_no_traceback(
     assert not dask_gpuagg.is_enabled()
 
 
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "127.0.0.1:1", "nonsense://x", "x:y"])
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nonsense://x"])
 def test_a_scheduler_that_does_not_answer(address):
     limit = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "1s"}
     ran = gpuagg("doctor", "--scheduler", address, env=limit)
@@ -187,16 +163,17 @@ def test_a_scheduler_that_does_not_answer(address):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_has_a_help(command, capsys):
-    for arguments in ([command, "--help"], ["--help"]):
+    for arguments in ([command, "--help"], ["--help"], ["--version"]):
         with pytest.raises(SystemExit) as ended:
             main(arguments)
         assert ended.value.code == 0
     printed = capsys.readouterr().out
     assert f"usage: dask-gpuagg {command}" in printed
     assert re.search(rf"\n +{command}\s", printed)
+    assert printed.endswith(f"{dask_gpuagg.__version__}\n")
 
 
-@pytest.mark.parametrize("file", ["ran.json", "ran.html", "ran.txt", "-"])
+@pytest.mark.parametrize("file", ["ran.json", "ran.html", "-"])
 def test_run_profiles(script, tmp_path, file):
     place = file if file == "-" else tmp_path / file
     ran = gpuagg("run", "--profile", place, script(QUERY))
@@ -229,23 +206,6 @@ def test_a_module_of_the_working_directory_by_the_installed_command(script):
     assert ran.stdout.splitlines() == ["sum {1: 4, 2: 2}", "planned 1"], ran.stderr
 
 
-def test_warm_is_a_command_with_options_of_its_own():
-    ran = gpuagg("warm", "--help")
-    assert ran.returncode == 0
-    assert "usage: dask-gpuagg warm" in ran.stdout
-    assert "median of float64, by int64, int32, string, two int64" in " ".join(ran.stdout.split())
-
-
-def test_version():
-    assert gpuagg("--version").stdout.strip() == dask_gpuagg.__version__
-
-
-def test_help():
-    ran = gpuagg("--help")
-    assert ran.returncode == 0
-    assert "-m" in ran.stdout
-
-
 class TestIPython:
     def run(self, *lines: str):
         pytest.importorskip("IPython")
@@ -255,13 +215,9 @@ class TestIPython:
         return run_python("-c", code, cwd=ROOT)
 
     def test_load_ext_enables(self):
-        ran = self.run("%load_ext dask_gpuagg", QUERY)
+        ran = self.run("%load_ext dask_gpuagg", "%reload_ext dask_gpuagg", QUERY)
         assert ran.stdout.splitlines()[-2:] == ["sum {1: 4, 2: 2}", "planned 1"], ran.stderr
 
     def test_unload_ext_disables(self):
         ran = self.run("%load_ext dask_gpuagg", "%unload_ext dask_gpuagg", QUERY)
         assert ran.stdout.splitlines()[-2:] == ["sum {1: 4, 2: 2}", "planned 0"], ran.stderr
-
-    def test_reload_ext_leaves_it_on(self):
-        ran = self.run("%load_ext dask_gpuagg", "%reload_ext dask_gpuagg", QUERY)
-        assert ran.stdout.splitlines()[-1] == "planned 1", ran.stderr

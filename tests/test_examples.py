@@ -26,35 +26,6 @@ def test_db_benchmark_answers_every_question_as_stock_dask_does() -> None:
     assert all(line.endswith("rows equal") for line in answers.values()), done.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--questions", "q1,q11"], "no question q11"),
-        (["--rows", "0"], "at least 1"),
-    ],
-)
-def test_db_benchmark_refuses_what_it_cannot_do(arguments: list[str], message: str) -> None:
-    done = run_python(EXAMPLES / "db_benchmark.py", *arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_db_benchmark_sees_answers_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    bench = importlib.import_module("db_benchmark")
-    frame = pd.DataFrame({"v": [1.0, 2.0, 3.0]}, index=pd.Index(["a", "b", "c"], name="k"))
-    ours = bench.told(frame)
-    assert bench.agreement(ours, bench.told(frame.iloc[::-1])) == "3 rows equal"
-    assert bench.agreement(ours, bench.told(frame.iloc[:2])) == "DIFFER: 3 and 2 rows"
-    assert bench.agreement(ours, bench.told(frame.rename({"a": "z"}))) == "DIFFER: other groups"
-    assert bench.agreement(ours, bench.told(frame * 1.5)).startswith("DIFFER: by 3.3e-01")
-    # of answers that stay where they are only sums are compared
-    sums = bench.told((3, frame.sum()))
-    assert bench.agreement(sums, bench.told((3, frame.sum()))) == "3 rows, sums compared"
-    assert bench.agreement(sums, bench.told((3, frame.sum() + 1))).startswith("DIFFER: by")
-
-
 def test_db_benchmark_gives_up_stock_dask_at_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """On workers; those of pandas have no device memory to count."""
     monkeypatch.syspath_prepend(str(EXAMPLES))

@@ -62,9 +62,6 @@ class TestSharing:
         assert states_of(plan) == ["fsum(float)", "count(float)"]
         assert [o.states for o in plan.outputs] == [(0, 1), (0,)]
 
-    def test_mean_and_count_share_the_count(self):
-        assert states_of(plan_of(("int", "count"), ("int", "mean"))) == ["count(int)", "fsum(int)"]
-
     def test_var_std_and_sem_share_the_moments(self):
         plan = plan_of(("int", "var"), ("int", "std"), ("int", "sem"))
         assert states_of(plan) == ["moments(int)"]
@@ -85,14 +82,6 @@ class TestSharing:
         plan = plan_of(("float", "sum"), ("int", "sum"), ("float", "max"), ("string", "nunique"))
         assert [c.label for c in plan.columns] == ["float", "int", "string"]
 
-    def test_columns_do_not_share(self):
-        assert states_of(plan_of(("int", "sum"), ("uint", "sum"))) == ["isum(int)", "isum(uint)"]
-
-    def test_size_reads_no_column(self):
-        plan = plan_of(("float", "size"), ("int", "size"))
-        assert states_of(plan) == ["size()"]
-        assert plan.columns == ()
-
     def test_custom_functions_share_with_themselves_alone(self):
         one, two = (partial(sum, start=i) for i in range(2))
         functions = [read_function(dd.Aggregation("f", f, f))[2] for f in (one, one, two)]
@@ -112,9 +101,6 @@ def names_of(plan: Plan) -> list[str]:
 
 
 class TestTables:
-    def test_mergeable_states_go_to_the_groups_table(self):
-        assert names_of(plan_of(("int", "sum"), ("int", "var"))) == ["groups"]
-
     def test_distinct_pairs_and_whole_rows_have_their_own(self):
         plan = plan_of(("int", "sum"), ("uint", "nunique"), ("float", "median"), ("bool", "list"))
         assert names_of(plan) == ["groups", "pairs1", "rows"]
@@ -125,16 +111,6 @@ class TestTables:
         plan = plan_of(("float", "std"), ("float", "median"))
         assert names_of(plan) == ["rows"]
         assert plan.states
-
-    @pytest.mark.parametrize("other", [("int", "sum"), ("float", "idxmin")])
-    def test_other_states_have_a_table(self, other: tuple[str, str]):
-        assert names_of(plan_of(other, ("float", "median"))) == [
-            "groups",
-            "rows",
-        ]
-
-    def test_without_states_there_is_no_groups_table(self):
-        assert names_of(plan_of(("float", "median"))) == ["rows"]
 
     def test_without_outputs_the_keys_remain(self):
         assert names_of(plan_of()) == ["groups"]

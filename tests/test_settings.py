@@ -7,8 +7,6 @@ import re
 
 import dask
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dask_gpuagg import BadSetting
 from dask_gpuagg.cuda.choice.choose import KERNELS
@@ -149,17 +147,6 @@ def test_a_section_that_is_none_is_refused(section):
 def test_an_empty_section_means_the_defaults(section):
     with dask.config.set({"gpuagg": section}):
         assert settings() == AS_SHIPPED
-
-
-@given(st.lists(st.sampled_from(["warn", "raise", "silent", "explode"]), max_size=6))
-def test_each_change_is_seen(values):
-    for value in values:
-        with dask.config.set({"gpuagg.fallback": value}):
-            if value == "explode":
-                with pytest.raises(BadSetting):
-                    settings()
-            else:
-                assert settings().fallback == value
 
 
 def test_both_spellings_are_one_name():

@@ -52,13 +52,6 @@ def outcome(suite: Path) -> dict[str, object]:
     return json.loads((suite.parent / "outcome.json").read_text())
 
 
-def test_passes_where_everything_is_planned(suite: Path):
-    done = run(suite, PLANNED)
-    assert "ran 1 of 1 group-by aggregations (100.0 %)" in done.stdout
-    assert outcome(suite) == {"planned": 1, "fallbacks": {}, "failed": []}
-    assert done.returncode == 0, done.stdout
-
-
 @pytest.mark.parametrize("jobs", ["0", "2"])
 def test_fails_where_too_little_is_planned(suite: Path, jobs: str):
     text = PLANNED + FALLS_BACK
@@ -67,39 +60,6 @@ def test_fails_where_too_little_is_planned(suite: Path, jobs: str):
     assert "ran 1 of 2 group-by aggregations (50.0 %)" in done.stdout
     assert "FAILED: fewer than 99 % of them were planned" in done.stdout
     assert done.returncode == 1
-
-
-def test_share_is_an_option(suite: Path):
-    assert run(suite, PLANNED + FALLS_BACK, "--least-share", "50").returncode == 0
-
-
-def test_fails_where_there_is_nothing_to_plan(suite: Path):
-    done = run(suite, "def test_nothing():\n    pass\n")
-    assert "ran 0 of 0 group-by aggregations (0.0 %)" in done.stdout
-    assert done.returncode == 1
-
-
-def test_stock_is_stock_and_counts_nothing(suite: Path):
-    done = run(suite, "def test_off():\n    assert not is_enabled()\n", "--stock")
-    assert "group-by aggregations" not in done.stdout
-    assert done.returncode == 0, done.stdout
-
-
-def test_failed_tests_are_named_and_run_again(suite: Path):
-    done = run(suite, PLANNED + FAILS)
-    assert done.returncode == 1
-    failed = outcome(suite)["failed"]
-    assert [name.rpartition("::")[2] for name in failed] == [
-        "test_fails_in_any_case",
-        "test_fails_with_the_plugin_alone",
-    ]
-    again = suite.parent / "again.json"
-    again.write_text(json.dumps({"failed": failed}))
-    done = run(suite, PLANNED + FAILS, "--stock", "--only-failed", str(again))
-    assert "1 failed, 1 passed in" in done.stdout  # and the planned one was left out
-    assert [name.rpartition("::")[2] for name in outcome(suite)["failed"]] == [
-        "test_fails_in_any_case"
-    ]
 
 
 @pytest.mark.parametrize(("text", "status"), [(FAILS, 1), (PLANNED, 0)])

@@ -92,9 +92,10 @@ def test_built_archives_install_answer_a_query_and_are_typed(tmp_path: Path) -> 
     assert contents(wheel) == contents(built("wheel", ROOT, tmp_path / "checkout"))
 
     # with the dependencies that the wheel names, and nothing else
-    venv.create(tmp_path / "environment", with_pip=True)
+    venv.create(tmp_path / "environment")
     python = tmp_path / "environment" / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", wheel, cwd=tmp_path)
+    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile")
+    run(*pip, wheel, cwd=tmp_path)
     asked = json.loads(run(python, "-c", QUERY, cwd=tmp_path).splitlines()[-1])
     package = Path(asked["imported"]).parent
     assert tmp_path in package.parents

@@ -268,22 +268,8 @@ def grid(text: str) -> str:
 
 
 def first_use(text: str) -> str:
-    """First and warm calls of ``first_use.json`` by query; then how long their kernels compile."""
-    report = json.loads(text)
-    times: dict[str, dict[int, str]] = {}
-    for cell in report["compiling"]:
-        shown = f"{cell['needed_s']:.2f} ({cell['of_one_core_s']:.1f})"
-        times.setdefault(cell["query"], {})[cell["groups"]] = shown
-    groups = sorted({cell["groups"] for cell in report["compiling"]})
-    compiling = [[query, *(found.get(g, "") for g in groups)] for query, found in times.items()]
-    return "\n".join(
-        [
-            *("Milliseconds of whole queries:", "", _first_calls(report["queries"]), ""),
-            f"Seconds until all kernels of a query are compiled, by "
-            f"{report['machine']['usable_cores']} cores, and in brackets of one core:",
-            *("", markdown(["query", *(f"{g:,} groups" for g in groups)], compiling)),
-        ]
-    )
+    """First and warm calls of ``first_use.json`` by query, in milliseconds."""
+    return _first_calls(json.loads(text)["queries"])
 
 
 def first_files(text: str) -> str:
@@ -308,7 +294,7 @@ def _first_calls(records: Sequence[dict[str, Any]]) -> str:
 
 
 def exact_sums(results: Path) -> str:
-    """Markdown table of the results of ``benchmarks/deterministic.py``."""
+    """Markdown table of ``deterministic.json``: exact sums beside ordinary ones."""
     columns: dict[str, dict[int, list[float]]] = {}
     for folder in (results, results / _WHOLE_QUERIES.parent.name):
         path = folder / "deterministic.json"

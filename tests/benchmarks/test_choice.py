@@ -1,245 +1,45 @@
-"""Forced kernels: how they are measured, judged and drawn, without a GPU."""
+"""The choice of kernel judged by every kernel forced, without a GPU."""
 
 from __future__ import annotations
 
 import json
-from argparse import Namespace
-from collections.abc import Callable
-from dataclasses import asdict, replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from benchmarks import choice, kernels
-from dask_gpuagg.cuda.choice import choose, partitions
-from dask_gpuagg.cuda.choice.cost_model import expected_kernel_ms
 from dask_gpuagg.cuda.choice.costs import shipped
-from dask_gpuagg.cuda.choice.decision import Hgb, Lphga
-from dask_gpuagg.cuda.choice.summary import KeySummary
-from dask_gpuagg.cuda.query.forms import CODED
-from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import KernelState, KeyPart, ValuePart
-from dask_gpuagg.cuda.runtime.driver import Device
 
-H200 = Device(0, "NVIDIA H200", "sm_90", 132, 232_448)
-COSTS = shipped(H200).costs
-ROWS = 10**8
-GROUPS = (16, 1 << 12, 1 << 20, 1 << 24)
-QUERY = Query(
-    (KeyPart("i64", False),),
-    False,
-    (ValuePart("f64", False),),
-    (KernelState("FloatSum", (0,)),),
-    (),
-)
+CASES = choice.cases(choice.RESULT)
+COSTS = shipped(CASES[0].device).costs
 
 
-class Simulated:
-    """An aggregator whose kernels take what ``slow`` makes of the model's time."""
-
-    query = QUERY
-
-    def __init__(self, groups: int, slow: Callable[[str], float]) -> None:
-        self.estimate = KeySummary(groups, groups, 0.0, 1 / groups, bounds=(0, groups))
-        self.slow = slow
-
-    def run(self, forced: str, stopwatch: Any = None) -> Any:
-        made = choose.decide(QUERY, ROWS, self.estimate, H200, forced)
-        if stopwatch is not None:
-            expected = {"sgb": 5.0}
-            if made.kernel != "sgb":
-                expected = expected_kernel_ms(COSTS, QUERY, ROWS, made, H200)
-            slow = self.slow(made.kernel)
-            stopwatch.update({"sample": 0.01} | {n: ms * slow for n, ms in expected.items()})
-        groups = self.estimate.groups
-        run = SimpleNamespace(decision=made, groups=groups, spilled=0, restarted=False)
-        return [], [], run
+def test_what_was_written_is_read() -> None:
+    """Queries and decisions are those that the file has."""
+    cells = json.loads(choice.RESULT.read_text())["cells"]
+    for case, cell in zip(CASES, cells, strict=True):
+        assert (
+            json.loads(json.dumps(choice.query_fields(case.query))).items()
+            >= {
+                name: cell["query"][name] for name in ("keys", "states", "outputs", "chosen")
+            }.items()
+        )
+        assert set(case.kernels) == {run["decision"]["kernel"] for run in cell["kernels"].values()}
+        for measured in case.kernels.values():
+            assert 0 < measured.ms <= sum(measured.kernel_ms.values())
 
 
-@pytest.fixture
-def result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Writes what the part ``families`` measures of simulated kernels."""
-
-    def device_time(call: Callable[..., Any], repeats: int) -> dict[str, float]:
-        times: dict[str, float] = {}
-        call(times)
-        return times
-
-    monkeypatch.setattr(kernels, "current_device", lambda: H200)
-    monkeypatch.setattr(choice, "known", shipped)
-    monkeypatch.setattr(kernels, "device_time", device_time)
-    monkeypatch.setattr(kernels, "peak_bytes", lambda call: 0)
-    monkeypatch.setattr(kernels, "timed", lambda calls, repeats: {n: [1.0] for n in calls})
-
-    def write(slow: Callable[[str], float], limit: float = 100.0) -> Path:
-        made = []
-        options = Namespace(kernels=None, repeats=1, limit=limit)
-        for cell in kernels.chosen("families", ["families/dense/*"]):
-            groups = cell.labels["groups"]
-            if groups in GROUPS:
-                aggregator = Simulated(groups, slow)
-                monkeypatch.setattr(kernels, "forced_pass", lambda *_, it=aggregator: it)
-                of = kernels.measure_forced(cell, range(ROWS), options)
-                made.append({**cell.labels, **of})
-        head = {"gpu": "a GPU", "kernels": "", "device": asdict(H200), "rows": ROWS}
-        path = tmp_path / "families.json"
-        path.write_text(json.dumps(head | {"cells": made}))
-        return path
-
-    return write
-
-
-def as_expected(name: str) -> float:
-    return 1.0
-
-
-def admitted(groups: int) -> set[str]:
-    """The bits of ``direct`` do not fit a block for more keys, few groups are too large to fold."""
-    left_out = {"direct"} if groups > 1 << 20 else {"pgb_fold"} if groups <= 1 << 12 else set()
-    return set(choose.KERNELS) - left_out
-
-
-def test_what_is_written_is_read(result: Callable[..., Path]) -> None:
-    found = choice.cases(result(as_expected))
-    assert len(found) == 8
-    for case in found:
-        assert case.query == QUERY
-        assert set(case.kernels) == admitted(case.made)
-        for name, made in case.kernels.items():
-            again = Simulated(case.made, as_expected).run(name)[2].decision
-            assert made.decision == again
-            if made.modelled:
-                expected = choice.expected_ms(case, made, COSTS)
-                assert made.ms == pytest.approx(expected + 0.01)
-        assert not case.kernels["sgb"].modelled
-
-
-def test_expected_times_stand_beside_the_measured_ones(result: Callable[..., Path]) -> None:
-    for cell in json.loads(result(as_expected).read_text())["cells"]:
-        for name, kernel in cell["kernels"].items():
-            expected = kernel["expected_ms"]
-            if name == "sgb" or (name == "hgb" and cell["groups"] >= 1 << 20):
-                assert expected is None
-            else:
-                assert kernel["device_ms"] == pytest.approx(expected + 0.01)
-
-
-def test_what_is_expected_to_take_long_is_left_out(result: Callable[..., Path]) -> None:
-    for cell in json.loads(result(as_expected, limit=4.0).read_text())["cells"]:
-        slow = {name for name, why in cell["left_out"].items() if why == "more than 4 ms expected"}
-        assert slow == set(cell["left_out"]) & admitted(cell["groups"])
-        assert set(cell["left_out"]) | set(cell["kernels"]) == {"auto", *choose.KERNELS}
-        assert "auto" in cell["kernels"]
-        assert not slow & set(cell["kernels"])
-        assert all((k["expected_ms"] or 0) <= 4 for k in cell["kernels"].values())
-    assert slow
-
-
-def test_a_kernel_that_does_not_admit_the_input_is_left_out(
-    result: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(partitions, "in_partitions", lambda *_, **__: None)
-    for cell in json.loads(result(as_expected).read_text())["cells"]:
-        assert {"pgb", "pgb_ur"} <= set(cell["left_out"])
-        assert not {"pgb", "pgb_ur"} & set(cell["kernels"])
-        assert all(why.startswith("not for this input: ") for why in cell["left_out"].values())
-
-
-def test_a_model_that_is_right_chooses_well(result: Callable[..., Path]) -> None:
-    judgement = choice.verdict(choice.cases(result(as_expected)), COSTS)
-    assert judgement == choice.Verdict(8, 1.0, judgement.worst)
-    assert judgement.worst < 1.1
-    assert judgement.good
-
-
-def test_the_best_kernel_is_found_in_the_measurements(result: Callable[..., Path]) -> None:
-    """Partitions that take longer than the model knows are not the best kernel any more."""
-    for slow, good in ((1.05, True), (3.0, False)):
-        found = choice.cases(result(lambda name, by=slow: by if name == "pgb" else 1.0))
-        judgement = choice.verdict(found, COSTS)
-        ratios = []
-        for case in found:
-            times = {name: made.ms for name, made in case.kernels.items()}
-            ratios.append(times[choice.chosen(case, COSTS)] / min(times.values()))
-        assert judgement.near == sum(ratio <= 1.1 for ratio in ratios) / 8
-        assert judgement.worst == max(ratios)
-        assert judgement.good == good
-
-
-@pytest.mark.parametrize(
-    ("near", "worst", "good"), [(0.9, 1.5, True), (0.89, 1.2, False), (1.0, 1.51, False)]
-)
-def test_the_verdict(near: float, worst: float, good: bool) -> None:
-    assert choice.Verdict(50, near, worst).good == good
-
-
-def test_misjudged_groups_are_left_out(result: Callable[..., Path]) -> None:
-    found = choice.cases(result(as_expected))
-    wrong = replace(found[-1], made=3 * found[-1].made)
-    assert wrong.misjudged
-    assert choice.verdict([*found[:-1], wrong], COSTS).cells == 7
-
-
-def test_the_command_judges_one_file(
-    result: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    for slow, status in ((1.0, 0), (3.0, 1)):
-        path = result(lambda name, by=slow: by if name == "pgb" else 1.0)
-        assert kernels.main(["--judge", str(path)]) == status
-        shown = capsys.readouterr().out
-        assert shown.count("| dense ") == 8
-        assert "chosen within 10 % of the best kernel" in shown
-        assert "measured with other kernels than these" in shown
-
-
-def test_the_constants_are_fitted_to_it(result: Callable[..., Path]) -> None:
-    found = choice.cases(result(as_expected))
-    start = replace(COSTS, run_ps=2 * COSTS.run_ps, gather_ps=COSTS.gather_ps / 2)
-    fitted = choice.fitted(found, start)
-    assert fitted.run_ps == pytest.approx(COSTS.run_ps, rel=0.1)
-    assert fitted.gather_ps == pytest.approx(COSTS.gather_ps, rel=0.1)
-
-
-def test_a_later_decision_may_have_fields_that_this_one_has_not(
-    result: Callable[..., Path],
-) -> None:
-    path = result(as_expected)
-    decision = json.loads(path.read_text())["cells"][0]["kernels"]["auto"]["decision"]
-    assert choice.decision_of(decision | {"colour": "red"}) == choice.decision_of(decision)
-
-
-def test_the_form_of_strings() -> None:
-    query = Query((KeyPart("i32", False, string=True),), False, (), (), ())
-    assert choice.as_grouped(query, {"verify": 1.0}) == query
-    assert choice.as_grouped(query, {"make_codes": 1.0}).form == CODED
-    assert choice.as_grouped(QUERY, {}) == QUERY
-
-
-def test_tables_that_hold_the_groups() -> None:
-    estimate = KeySummary(1_000, 1_000, 0.0, 0.0)
-    table = {"replicas": 1, "blocks": 132, "global_slots": 2048}
-    roomy = Hgb(why="", estimate=estimate, shared_slots=1_000, **table)
-    assert choice.holds(roomy)
-    assert not choice.holds(replace(roomy, shared_slots=998))
-    assert choice.holds(Lphga(why="", estimate=estimate, global_slots=998))
-    assert choice.holds(replace(roomy, estimate=None))
-
-
-def test_the_plot_has_a_line_for_every_kernel(result: Callable[..., Path]) -> None:
-    pytest.importorskip("matplotlib")
-    from benchmarks.plots import every_kernel
-
-    path = result(as_expected)
-    figure = every_kernel(json.loads(path.read_text()), choice.cases(path), "dense")
-    for axis in figure.axes:
-        solid = {line.get_label(): line for line in axis.lines if line.get_linestyle() == "-"}
-        assert set(solid) == set(choose.KERNELS)
-        for name, line in solid.items():
-            assert len(line.get_xdata()) == {"direct": 3, "pgb_fold": 2}.get(str(name), 4)
-        dashed = [line for line in axis.lines if line.get_linestyle() == "--"]
-        dashed = [line for line in dashed if len(line.get_xdata())]
-        assert len(dashed) == len(choose.KERNELS) - 1
-        (ringed,) = [line for line in axis.lines if line.get_label() == "chosen"]
-        assert list(ringed.get_xdata()) == [16, 1 << 12, 1 << 20, 1 << 24]
+def test_the_command_judges_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert kernels.main(["--judge", str(choice.RESULT)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("| dense ") == sum(case.label.startswith("dense") for case in CASES)
+    assert "chosen within 10 % of the best kernel" in shown
+    # partitions that take three times as long are not the best kernel any more
+    report = json.loads(choice.RESULT.read_text())
+    for cell in report["cells"]:
+        for run in cell["kernels"].values():
+            if run["decision"]["kernel"] == "pgb":
+                run["kernels_ms"] = {name: 3 * ms for name, ms in run["kernels_ms"].items()}
+    slow = tmp_path / "families.json"
+    slow.write_text(json.dumps(report))
+    assert kernels.main(["--judge", str(slow)]) == 1

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
-import psutil
 import pytest
 
-from benchmarks import end_to_end
-from benchmarks.end_to_end_arms import CANDIDATES, DaskArm, Question, tuned
+from benchmarks import end_to_end, end_to_end_arms
+from benchmarks.end_to_end_arms import DaskArm, Question, tuned
 from benchmarks.end_to_end_cluster import (
     HOST,
     QUERIES,
     Failed,
-    Files,
     Persisted,
     Rows,
     Session,
@@ -36,7 +32,7 @@ ROWS = Rows(10_007, 3, (("k", 40), ("many", 5_000)), HOST)
 
 @pytest.fixture(scope="module")
 def session() -> Any:
-    with Session(HOST, 2, "tcp", "") as made:
+    with Session(HOST, 1, "tcp", "") as made:
         yield made
 
 
@@ -81,22 +77,14 @@ def test_wrong_values_are_told(column: str, change: Any, problem: str):
     assert any(problem in text for text in judged["problems"])
 
 
-@pytest.mark.parametrize("query", QUERIES.values(), ids=list(QUERIES))
-def test_missing_and_repeated_groups_are_told(query: Any):
-    right = expected([seen_in([0, 1, 2], ROWS, "k")], ROWS, "k")
-    answer = query.build(drawn(), "k")
-    for wrong in (answer.iloc[1:], pd.concat([answer, answer.iloc[5:6]])):
-        problems = judge(summary(wrong, query, "k", probes(40)), right, query)["problems"]
-        assert f"{len(wrong)} groups instead of 40" in problems
-    assert right["probes"].keys() == {0, 1, 20, 39}
-
-
-def test_runs_and_writes_what_it_measured(tmp_path: Path):
+def test_runs_and_writes_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    # two of the six, of which each has to run
+    monkeypatch.setattr(end_to_end_arms, "CANDIDATES", end_to_end_arms.CANDIDATES[1:3])
     out = tmp_path / "results.json"
-    wanted = ["--engine", "host", "--quick", "--workers", "2", "--out", str(out)]
-    files = ["--parquet-dir", str(tmp_path)]
+    wanted = ["--engine", "host", "--quick", "--out", str(out), "--parquet-dir", str(tmp_path)]
     cells = ["persisted-4/five/100", "parquet/median/5k"]
-    results = end_to_end.run(end_to_end.parse([*wanted, *files, "--cells", ",".join(cells)]))
+    wanted += ["--cells", ",".join(cells)]
+    results = end_to_end.run(end_to_end.parse(wanted))
     assert json.loads(out.read_text()) == json.loads(json.dumps(results))
     assert [cell["name"] for cell in results["cells"]] == cells
     assert results["runs"][0]["versions"]["dask"] is not None
@@ -112,37 +100,16 @@ def test_runs_and_writes_what_it_measured(tmp_path: Path):
             assert arm["first_ms"] > 0
             assert len(arm["times_ms"]) == 1
             assert sum(arm["steps_ms"].values()) == pytest.approx(arm["median_ms"])
-            assert arm["peak_bytes"] >= 0
-            assert ("first_warm_ms" in arm) == (name == "ours")
-        assert len(cell["arms"]["stock-tuned"]["candidates"]) == len(CANDIDATES)
+        assert len(cell["arms"]["stock-tuned"]["candidates"]) == 2
         assert cell["arms"]["floor"]["median_ms"] > 0
         assert cell["plan"][0].startswith("group-by")
         assert cell["ratios"].keys() >= {"stock-default", "stock-tuned"}
-    peers = results["cells"][1]["arms"].keys() - results["cells"][0]["arms"].keys()
-    assert peers == {"polars", "duckdb"}
-    for name in peers:
-        arm = results["cells"][1]["arms"][name]
-        assert "not installed" in arm["skipped"] if "skipped" in arm else arm["answer"]["right"]
+    assert results["cells"][1]["arms"]["cudf-polars"]["skipped"] == "it needs a GPU"
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"], "files are deleted"
 
-    before = copy.deepcopy(results["cells"])
-    again = ["--append", "--arms", "ours", "--cells", cells[0], "--no-memory"]
-    results = end_to_end.run(end_to_end.parse([*wanted, *again]))
-    assert len(results["runs"]) == 2
-    assert results["cells"][1] == before[1]
-    arms = results["cells"][0]["arms"]
-    assert arms["ours"]["run"] == 1
-    assert arms["stock-tuned"] == before[0]["arms"]["stock-tuned"]
-    assert results["cells"][0]["ratios"] == {}, "they did not alternate with these runs of ours"
-
-
-def test_the_deadline_leaves_cells_out(tmp_path: Path):
-    out = tmp_path / "results.json"
-    wanted = ["--engine", "host", "--quick", "--out", str(out), "--deadline", "0"]
-    options = end_to_end.parse([*wanted, "--cells", "persisted-4/sum/*"])
-    assert end_to_end.run(options)["cells"] == []
-    (run,) = json.loads(out.read_text())["runs"]
-    assert run["left_out"] == ["persisted-4/sum/100", "persisted-4/sum/5k"]
+    again = end_to_end.run(end_to_end.parse([*wanted, "--append", "--deadline", "0"]))
+    assert again["runs"][1]["left_out"] == cells
+    assert json.loads(json.dumps(again["cells"])) == json.loads(json.dumps(results["cells"]))
 
 
 def test_a_query_that_takes_too_long_is_stopped_and_forgotten(session: Session):
@@ -160,18 +127,6 @@ def test_a_query_that_takes_too_long_is_stopped_and_forgotten(session: Session):
     assert {"error" in entry or "same_as" in entry for entry in seen} == {True}
     source.close()
     assert session.settle()
-
-
-def test_an_identical_query_does_not_find_the_last_result(session: Session):
-    source = Persisted(session, ROWS)
-    arm = DaskArm(Question(QUERIES["sum"], "k", 40, source), "ours")
-    keys = set()
-    for _ in range(2):
-        arm.run(20.0, False)
-        known = session.client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))
-        keys.add(len(known))
-    assert keys == {ROWS.partitions}
-    source.close()
 
 
 class Failing(Persisted):
@@ -206,44 +161,6 @@ def test_a_lost_cluster_is_made_anew_and_its_rows_drawn_again():
         found = DaskArm(Question(QUERIES["five"], "k", 40, source), "ours").run(20.0, True).found
         assert found is not None
         assert found["groups"] == 40
-
-
-def test_files_that_are_there_are_used(session: Session, tmp_path: Path):
-    files = Files(session, ROWS, tmp_path)
-    (path, *_) = files.paths
-    assert len(files.paths) == ROWS.partitions
-    pd.testing.assert_frame_equal(pd.read_parquet(path), ROWS.draw(0))
-    before = Path(path).stat().st_mtime_ns
-    assert Files(session, ROWS, tmp_path).paths == files.paths
-    assert Path(path).stat().st_mtime_ns == before
-    (files.folder / "complete").unlink()
-    Files(session, ROWS, tmp_path).remove()
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("kind", [Persisted, Files])
-def test_renewed_data_are_another_collection_of_the_same_rows(
-    session: Session, tmp_path: Path, kind: Any
-):
-    source = Persisted(session, ROWS) if kind is Persisted else Files(session, ROWS, tmp_path)
-    before = source.frame()
-    name, rows = before.expr._name, before.compute()
-    del before
-    source.renew()
-    after = source.frame()
-    assert after.expr._name != name
-    pd.testing.assert_frame_equal(after.compute(), rows)
-    del after
-    source.close() if isinstance(source, Persisted) else source.remove()
-
-
-def test_files_in_memory_are_told(
-    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    mounts = [("/", "ext4"), (str(tmp_path), "tmpfs"), (str(tmp_path / "other"), "xfs")]
-    parts = [SimpleNamespace(mountpoint=folder, fstype=kind) for folder, kind in mounts]
-    monkeypatch.setattr(psutil, "disk_partitions", lambda all: parts)
-    assert Files(session, ROWS, tmp_path / "below").filesystem() == "tmpfs"
 
 
 def cell_of(arms: dict[str, Any], **other: Any) -> dict[str, Any]:
@@ -289,39 +206,7 @@ def test_a_line_tells_what_went_wrong():
     assert "polars skipped: polars not installed" in line
 
 
-def test_a_trial_does_not_overwrite_results():
-    assert end_to_end.parse(["--quick"]).out not in end_to_end.OUT.values()
-    for engine, path in end_to_end.OUT.items():
-        assert end_to_end.parse(["--engine", engine]).out == path
-
-
 @pytest.mark.parametrize("wrong", [["--cells", "persisted-4/sum/1k"], ["--arms", "theirs"]])
 def test_unknown_names_are_refused(wrong: list[str]):
     with pytest.raises(SystemExit):
         end_to_end.parse(wrong)
-
-
-def test_the_plot_has_a_bar_for_every_arm():
-    pytest.importorskip("matplotlib")
-    from benchmarks.plots import end_to_end as plot
-
-    arms = {
-        "stock-default": arm_of(0, stopped="more than 2 s", stopped_s=2.0),
-        "ours": arm_of(0, 5.0),
-        "floor": arm_of(0, median_ms=0.5),
-        "polars": {"run": 0, "skipped": "polars not installed"},
-    }
-    figure = plot({"cells": [cell_of(arms), cell_of(arms, groups=9), cell_of(arms, workers=2)]})
-    one, other = figure.axes
-    assert "one worker process" in one.get_title()
-    assert "2 worker processes" in other.get_title()
-    heights = [bar.get_height() for bar in one.patches]
-    assert heights == [2_000.0, 5.0, 0.5] * 2
-    assert [bool(bar.get_hatch()) for bar in one.patches] == [True, False, False] * 2
-    assert len(other.patches) == 3
-    # bars that differ little begin at zero
-    assert one.get_yscale() == "log"
-    near = {"polars": arm_of(0, 9.0), "ours": arm_of(0, 5.0)}
-    (axis,) = plot({"cells": [cell_of(near)]}).axes
-    assert axis.get_yscale() == "linear"
-    assert axis.get_ylim()[0] == 0

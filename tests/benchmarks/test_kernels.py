@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import groupby
@@ -22,14 +22,12 @@ from benchmarks import kernel_inputs, kernels
 from benchmarks.kernels import PARTS, SPECS
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.decision import Lphga
-from dask_gpuagg.cuda.sampling import repeat
-from tests.cuda.sampling.test_repeat import HGB, SORTED, call_of, numbers
 from tests.running import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results" / "nvidia-h200"
 CELLS = {name: list(part.cells()) for name, part in PARTS.items()}
 # How many there are of earlier results.
-NUMBERS = {"kernels": 30, "grid": 119, "tables": 152, "families": 50, "gathered": 44, "sorted": 28}
+NUMBERS = {"kernels": 30, "grid": 119, "tables": 152, "families": 50, "gathered": 44}
 
 
 @pytest.fixture
@@ -52,7 +50,7 @@ def test_cells_have_names_of_their_own_and_known_queries(part: str) -> None:
     names = Counter(cell.name for cell in CELLS[part])
     assert len(names) == len(CELLS[part]) == NUMBERS[part]
     queries = {cell.query for cell in CELLS[part]}
-    known = {"gathered": set(kernels.VALUE_SETS), "sorted": set(kernels.WHOLE_QUERIES)}
+    known = {"gathered": set(kernels.VALUE_SETS)}
     assert queries <= known.get(part, set(SPECS))
 
 
@@ -99,13 +97,6 @@ def test_skew_nulls_and_even_keys() -> None:
     assert len(three[["k0", "k1", "k2"]].drop_duplicates()) == 1_000
 
 
-def test_each_family_has_members_that_were_left_out_of_tuning() -> None:
-    kinds = defaultdict(set)
-    for cell in CELLS["tables"]:
-        kinds[cell.labels["family"]].add(cell.labels["tuned"])
-    assert all(found == {True, False} for found in kinds.values())
-
-
 def test_summary_tells_unseen_members_apart() -> None:
     cells = [
         {"family": "a", "query": "sum", "tuned": True, "ratio": 8.0},
@@ -140,9 +131,7 @@ class Passed:
 def test_every_arm_is_called(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With stand-ins for the libraries that need a GPU: names and arguments are right."""
     engine = "dask_gpuagg.engines.device"
-    for module in ("pylibcudf", f"{engine}.columns", f"{engine}.groups"):
-        monkeypatch.setitem(sys.modules, module, MagicMock())
-    sys.modules[f"{engine}.columns"].gather_columns.return_value = ["in order"]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pylibcudf", MagicMock())
     monkeypatch.setitem(sys.modules, f"{engine}.aggregator", SimpleNamespace(Aggregator=Passed))
     monkeypatch.setattr(kernels, "column", lambda frame, label: MagicMock(name=label))
     monkeypatch.setattr(kernels, "engine_arm", lambda *_, **__: lambda: "a frame")
@@ -159,7 +148,7 @@ def test_every_arm_is_called(part: str, monkeypatch: pytest.MonkeyPatch) -> None
         assert "ours" in calls
         for name, call in calls.items():
             assert call() is not None
-            if name in ("ours", "pairs") and part != "tables" and cell.query != "sum in order":
+            if name == "ours" and part != "tables":
                 call(stopwatch="a stopwatch")
 
 
@@ -199,7 +188,6 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str]]:
     column = SimpleNamespace(device_buffer_size=lambda: 8)
     for name, stand_in in {
         "both_arms": both_arms,
-        "whole_arms": both_arms,
         "engine_arm": lambda *_, **__: lambda: [1, 2, 3],
         "column": lambda *_: column,
         "key_labels": lambda frame: ["k0"],
@@ -216,7 +204,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str]]:
     return calls
 
 
-@pytest.mark.parametrize("part", ["kernels", "grid", "tables", "sorted"])
+@pytest.mark.parametrize("part", ["kernels", "grid", "tables"])
 def test_a_file_has_what_earlier_ones_have(
     part: str, ran: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -238,56 +226,3 @@ def test_a_file_has_what_earlier_ones_have(
     if part in ("kernels", "tables"):
         names = earlier["cells"][0]["median_ms"]
         assert list(made["cells"][0]["median_ms"]) == list(names)
-
-
-def test_parts_compile_every_cell_once(ran: list[Any]) -> None:
-    """Skewed keys are drawn evenly too, as when they are measured."""
-    for i in range(3):
-        kernels.main(["--parts", "grid", "--rows", "1e3", "--fill", f"{i}/3"])
-    assert len(ran) == len(set(ran))
-    skewed = sum(cell.labels["zipf"] > 0 for cell in CELLS["grid"])
-    assert len(ran) == 2 * (len(CELLS["grid"]) + skewed)
-    assert {name for name, _, _ in ran} == {"ours", "ours frame"}
-
-
-def test_some_cells_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    kernels.main(["--parts", "kernels,grid", "--cells", "*/sum", "grid/str10/*/20/*", "--list"])
-    names = capsys.readouterr().out.splitlines()
-    assert names[:2] == ["kernels/1/sum", "kernels/4/sum"]
-    assert names[-1] == "grid/str10/16777216/20/0.0/0.0"
-    assert len(names) == 15 + 4
-    with pytest.raises(SystemExit):
-        kernels.main(["--parts", "theirs"])
-
-
-def test_the_table_of_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DataFrames first, which is what a user gets, columns beside them."""
-    monkeypatch.syspath_prepend(ROOT / "docs" / "_ext")
-    import result_tables
-
-    ms = {"ours": 2.0, "cudf": 8.0, "ours frame": 2.5, "cudf frame": 9.0}
-    cell = {
-        "key": "int64", "aggregations": 1, "nulls": 0.0, "zipf": 0.0, "made": 1_000,
-        "median_ms": ms, "ratio": 4.0, "ratio_frame": 3.6,
-    }  # fmt: skip
-    cells = [cell, cell | {"aggregations": 5, "ratio": 1.0}, cell | {"nulls": 0.5}]
-    made = result_tables.grid(json.dumps({"cells": cells})).splitlines()
-    assert made[0].startswith("| key | groups | 1 aggregation as DataFrames, ms, cuDF / ours |")
-    assert "| int64 | 1,000 | 2.50, 3.6 | 2.00, 4.0 | 2.50, 3.6 | 2.00, 1.0 |" in made
-    assert "| int64, 50% nulls | 1,000 | 2.50, 3.6 | 2.00, 4.0 |  |  |" in made
-    assert made[-1] == (
-        "Geometric mean of all 3 ratios: as DataFrames 3.6, the least 3.60; "
-        "as columns 2.5, the least 1.00."
-    )
-
-
-def test_forgotten_restores_the_decisions() -> None:
-    call = call_of()
-    repeat.keep(call, "auto", HGB, numbers(), 0)
-    before = repeat.expectation(call, "auto")
-    assert before is not None
-    with kernels.forgotten():
-        assert repeat.expectation(call, "auto") is None
-        repeat.keep(call, "auto", SORTED, numbers(), 0)
-    assert repeat.expectation(call, "auto") is before
-    repeat.forget()

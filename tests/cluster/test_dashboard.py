@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -100,50 +99,6 @@ def test_an_open_page_follows_the_workers(shown: Client) -> None:
     before, after = shown.run_on_scheduler(shown_before_and_after)
     assert [int(row[3]) + 1 for row in cells(before)] == [int(row[3]) for row in cells(after)]
     assert cells(before)
-
-
-# the texts of a page, also inside of Bokeh's shadow roots
-TEXTS = """
-const texts = node => [...node.childNodes].flatMap(
-    child => child.nodeType === 3 ? [child.textContent]
-        : [...texts(child), ...(child.shadowRoot ? texts(child.shadowRoot) : [])]);
-return texts(document.body).join(" ")
-"""
-
-
-@pytest.fixture
-def browser() -> Iterator[Any]:
-    """Chromium without a screen."""
-    webdriver = pytest.importorskip("selenium.webdriver")
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("there is no Chromium with its driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for option in ("headless", "no-sandbox", "disable-gpu", "disable-background-networking"):
-        options.add_argument(f"--{option}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    opened = webdriver.Chrome(options, webdriver.ChromeService(driver))
-    try:
-        yield opened
-    finally:
-        opened.quit()
-
-
-@pytest.mark.parametrize("width", [1400, 400])
-def test_a_browser_shows_the_tables(shown: Client, browser: Any, width: int) -> None:
-    address = dask_gpuagg.group_by_page(shown)
-    dd.from_pandas(FRAME, npartitions=6).groupby("k").v.mean().compute()
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    browser.get(address)
-    text = eventually(lambda: browser.execute_script(TEXTS), lambda found: "finalize" in found)
-    assert "Tasks by worker, step and engine" in text
-    assert "finalize" in text
-    # nothing is wider than the screen
-    page = "document.documentElement"
-    assert browser.execute_script(f"return {page}.scrollWidth - {page}.clientWidth") == 0
-    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
 def test_without_a_dashboard_there_is_no_page(client: Client) -> None:

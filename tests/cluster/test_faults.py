@@ -140,34 +140,19 @@ def total(at: str, once: Callable[[], None]) -> dd.Aggregation:
     return dd.Aggregation("total", chunk, merge)
 
 
-@pytest.mark.parametrize(
-    ("at", "options"),
-    [
-        ("partial", {}),
-        ("merge", {}),
-        ("partial", {"split_out": 3, "shuffle_method": "tasks"}),
-        ("merge", {"split_out": 3, "shuffle_method": "p2p"}),
-    ],
-    ids=["partial of a tree", "tree", "partial of an exchange", "exchange by p2p"],
-)
-def test_a_worker_dies_in_a_step(
-    client: Client, tmp_path: Path, at: str, options: dict[str, Any]
+def test_a_task_that_kills_every_worker_is_named(
+    client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    marker = tmp_path / "died"
-    query = planned(held().groupby("k").v.agg(total(at, Once(marker)), **options))
-    right(client, query)
-    assert marker.exists()
-
-
-def test_a_task_that_kills_every_worker_is_named(client: Client) -> None:
     here = os.getpid()
+    # each worker takes seconds to start again
+    monkeypatch.setattr(client.cluster.scheduler, "allowed_failures", 1)
 
     def dying() -> None:
         if os.getpid() != here:
             os.kill(os.getpid(), signal.SIGKILL)
 
     query = planned(held().groupby("k").v.agg(total("partial", dying)))
-    with pytest.raises(KilledWorker, match=r"gpuagg_chunk.* on 4 different workers"):
+    with pytest.raises(KilledWorker, match=r"gpuagg_chunk.* on 2 different workers"):
         client.compute(query).result(timeout=PATIENCE)
 
 
@@ -326,11 +311,11 @@ def test_many_queries_leave_nothing_behind(client: Client) -> None:
 
     ask(0, 20)
     after_few, resident = settled(), client.run(memory)
-    ask(20, 200)
+    ask(20, 100)
     assert settled() == after_few
-    # 180 queries that leave 300 kB each would show; what the allocators keep is less
+    # 80 queries that leave 500 kB each would show; what the allocators keep is less
     more = {address: used - resident[address] for address, used in client.run(memory).items()}
-    assert max(more.values()) < 50e6, more
+    assert max(more.values()) < 40e6, more
 
 
 def test_a_restart_between_planning_and_running(client: Client) -> None:

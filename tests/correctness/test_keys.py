@@ -32,61 +32,53 @@ def frame(key: str) -> pd.DataFrame:
     return pd.DataFrame({"k": KEYS[key], "j": _j, "x": _x, "y": _y})
 
 
-def options(f: Any, **given: Any) -> dict[str, Any]:
-    return given if hasattr(f, "dask") else {}
-
-
-@pytest.mark.parametrize("by", ["k", ["k", "j"]], ids=str)
-@pytest.mark.parametrize("dropna", [True, False])
+@pytest.mark.parametrize(
+    ("by", "dropna", "options"),
+    [("k", True, {"split_out": 3}), ("k", False, {}), (["k", "j"], False, {"split_out": 3})],
+    ids=str,
+)
 @pytest.mark.parametrize("key", KEYS)
-def test_agg(key: str, dropna: bool, by: Any):
+def test_agg(key: str, by: Any, dropna: bool, options: dict[str, Any]):
     data = partitioned(frame(key), 7)
-    for given in ({}, {"split_out": 3, "shuffle_method": "tasks"}):
-
-        def query(f: Any, given: Any = given) -> Any:
-            return f.groupby(by, dropna=dropna).agg(SPEC, **options(f, **given))
-
-        compare(query, data)
+    compare(lambda f, **o: f.groupby(by, dropna=dropna).agg(SPEC, **o), data, options=options)
 
 
 @pytest.mark.parametrize("dropna", [None, True, False])
-@pytest.mark.parametrize("name", ["mean", "var", "std", "sum", "count", "size", "nunique", "first"])
-@pytest.mark.parametrize("key", ["float64", "Int64", "datetime64[us]", "str", "category"])
+@pytest.mark.parametrize("name", ["var", "size", "nunique", "first"])
+@pytest.mark.parametrize("key", ["float64", "Int64", "category"])
 @pytest.mark.parametrize("split_out", [None, 3])
 def test_null_keys_in_methods(split_out: int | None, key: str, name: str, dropna: bool | None):
-    def query(f: Any) -> Any:
-        # None leaves it to pandas' default, which is to drop
-        flag = {} if dropna is None else {"dropna": dropna}
-        return getattr(f.groupby("k", **flag)["x"], name)(**options(f, split_out=split_out))
+    # None leaves it to pandas' default, which is to drop
+    flag, data = {} if dropna is None else {"dropna": dropna}, partitioned(frame(key), 7)
+    compare(
+        lambda f, **o: getattr(f.groupby("k", **flag)["x"], name)(**o),
+        data,
+        options={"split_out": split_out},
+    )
 
-    compare(query, partitioned(frame(key), 7))
 
-
-@pytest.mark.parametrize("by", ["k", ["k", "j"]], ids=str)
+@pytest.mark.parametrize(("by", "split_out"), [("k", 1), (["k", "j"], 3)], ids=str)
 @pytest.mark.parametrize("dropna", [True, False])
 @pytest.mark.parametrize("key", KEYS)
-@pytest.mark.parametrize("split_out", [1, 3])
 def test_sort(key: str, dropna: bool, by: Any, split_out: int):
-    def query(f: Any) -> Any:
-        grouped = f.groupby(by, dropna=dropna, sort=True)
-        spec = {"x": ["sum", "nunique"], "y": "median"}
-        return grouped.agg(spec, **options(f, split_out=split_out))
+    spec, data = {"x": ["sum", "nunique"], "y": "median"}, partitioned(frame(key), 7)
+    compare(
+        lambda f, **o: f.groupby(by, dropna=dropna, sort=True).agg(spec, **o),
+        data,
+        options={"split_out": split_out},
+        ordered=True,
+    )
 
-    compare(query, partitioned(frame(key), 7), ordered=True)
 
-
-@pytest.mark.parametrize("by", ["k", ["k", "j"], ["j", "k"]], ids=str)
+@pytest.mark.parametrize("by", ["k", ["j", "k"]], ids=str)
 @pytest.mark.parametrize("dropna", [True, False])
 @pytest.mark.parametrize("observed", [True, False])
 @pytest.mark.parametrize("key", CATEGORICAL)
 def test_categories(key: str, observed: bool, dropna: bool, by: Any):
-    for split_out in (1, 3, True):
-
-        def query(f: Any, split_out: Any = split_out) -> Any:
-            grouped = f.groupby(by, observed=observed, dropna=dropna)
-            return grouped.agg(SPEC, **options(f, split_out=split_out))
-
-        compare(query, partitioned(frame(key), 7))
+    flags, data = {"observed": observed, "dropna": dropna}, partitioned(frame(key), 7)
+    for outputs in (1, 3):
+        options = {"split_out": outputs}
+        compare(lambda f, **o: f.groupby(by, **flags).agg(SPEC, **o), data, options=options)
 
 
 @pytest.mark.parametrize("observed", [True, False])
@@ -95,39 +87,19 @@ def test_null_is_a_level(split_out: int, observed: bool):
     keys = pd.Series([None, "b", "a", "b", None, "a"], dtype=pd.CategoricalDtype(["a", "b", "c"]))
     data = pd.DataFrame({"k": keys, "j": keys.shift(2), "x": range(6)})
     for by in (["k", "j"], ["k", "x"]):
-
-        def query(f: Any, by: Any = by) -> Any:
-            grouped = f.groupby(by, observed=observed, dropna=False)
-            return grouped.agg({"x": ["sum", "var"]}, **options(f, split_out=split_out))
-
-        compare(query, partitioned(data, 3))
+        compare(
+            lambda f, by=by, **o: f.groupby(by, observed=observed, dropna=False).x.agg(
+                ["sum", "var"], **o
+            ),
+            partitioned(data, 3),
+            options={"split_out": split_out},
+        )
 
 
 @pytest.mark.parametrize("dtype", ["float64", "str", "category"])
 def test_value_counts_with_null_keys_and_values(dtype: str):
     data = pd.DataFrame({"k": KEYS["float64"], "x": KEYS[dtype].sort_values().to_numpy()})
     compare(lambda f: f.groupby("k")["x"].value_counts(), partitioned(data, 7))
-
-
-@pytest.mark.parametrize("observed", [True, False])
-@pytest.mark.parametrize("name", ["sum", "prod", "count", "size", "min", "mean", "std", "first"])
-def test_unobserved_categories_in_methods(name: str, observed: bool):
-    def query(f: Any) -> Any:
-        return getattr(f.groupby("k", observed=observed)["y"], name)()
-
-    compare(query, partitioned(frame("category with unused"), 7))
-
-
-@pytest.mark.parametrize("observed", [True, False])
-def test_two_categorical_keys(observed: bool):
-    data = frame("category with unused").assign(j=KEYS["category of int"])
-    for split_out in (1, 3):
-
-        def query(f: Any, split_out: Any = split_out) -> Any:
-            grouped = f.groupby(["k", "j"], observed=observed)
-            return grouped.agg(SPEC, **options(f, split_out=split_out))
-
-        compare(query, partitioned(data, 7))
 
 
 @pytest.mark.parametrize("observed", [True, False])
@@ -138,19 +110,9 @@ def test_other_categories_in_every_partition(dropna: bool, split_out: int, obser
     cuts = [0, 10, 40, 41, 80, ROWS]
     pieces = [data.iloc[a:b] for a, b in pairwise(cuts)]
     pieces = [p.assign(k=p["k"].cat.remove_unused_categories()) for p in pieces]
-    unknown = clear_known_categories(data.iloc[:0])
-
-    def query(f: Any) -> Any:
-        grouped = f.groupby("k", observed=observed, dropna=dropna)
-        return grouped.agg(SPEC, **options(f, split_out=split_out))
-
-    compare(query, in_pieces(pieces, unknown))
-
-
-def test_categories_become_unknown():
-    data = partitioned(frame("str"), 5)
-    lazy = data.assign(k=data["k"].astype("category"))
-    compare(lambda f: f.groupby("k").agg(SPEC), lazy)
+    ddf = in_pieces(pieces, clear_known_categories(data.iloc[:0]))
+    flags, options = {"observed": observed, "dropna": dropna}, {"split_out": split_out}
+    compare(lambda f, **o: f.groupby("k", **flags).agg(SPEC, **o), ddf, options=options)
 
 
 @pytest.mark.parametrize("split_out", [1, 2, 3, True])
@@ -162,9 +124,8 @@ def test_signed_zeros_are_one_key(dtype: str, split_out: Any):
     assert sorted(result.items()) == [(0.0, 0 + 1 + 3 + 4 + 7), (1.0, 2), (2.0, 6)]
 
 
-@pytest.mark.parametrize("npartitions", [1, 3])
-@pytest.mark.parametrize("split_out", [1, 2])
-@pytest.mark.parametrize("dtype", ["float64", "Float64", "float[pyarrow]", "double[pyarrow]"])
+@pytest.mark.parametrize(("npartitions", "split_out"), [(1, 1), (3, 2)])
+@pytest.mark.parametrize("dtype", ["float64", "Float64", "float[pyarrow]"])
 def test_signed_zeros_beside_another_key(dtype: str, split_out: int, npartitions: int):
     zeros = pd.Series([0.0, -0.0, None, 1.5, -0.0, 0.0], dtype="float64").astype(dtype)
     data = pd.DataFrame({"k": zeros, "j": [1, 2, 1, 2, 2, 3], "x": range(6)})
@@ -204,14 +165,14 @@ def _third(label: int) -> int:
 @pytest.mark.parametrize("split_out", [None, 3])
 @pytest.mark.parametrize("way", WAYS)
 def test_ways_to_write_a_key(way: str, split_out: int | None):
-    make, data = WAYS[way], partitioned(frame("int64"), 7)
+    make, data, options = WAYS[way], partitioned(frame("int64"), 7), {"split_out": split_out}
     single = {"x": ["sum", "nunique", "median"]}
-    compare(lambda f: f.groupby(make(f)).agg(single, **options(f, split_out=split_out)), data)
-    compare(lambda f: f.groupby(make(f))["x"].mean(**options(f, split_out=split_out)), data)
-    compare(lambda f: f.groupby(make(f)).size(**options(f, split_out=split_out)), data)
+    compare(lambda f, **o: f.groupby(make(f)).agg(single, **o), data, options=options)
+    compare(lambda f, **o: f.groupby(make(f))["x"].mean(**o), data, options=options)
+    compare(lambda f, **o: f.groupby(make(f)).size(**o), data, options=options)
 
 
-@pytest.mark.parametrize("name", ["sum", "count", "first", "mean", "max", "size"])
+@pytest.mark.parametrize("name", ["sum", "first", "size"])
 def test_series_grouped_by_series(name: str):
     data = partitioned(frame("int64"), 7)
     compare(lambda f: getattr(f["x"].groupby(f["y"]), name)(), data)
@@ -221,39 +182,11 @@ def test_series_grouped_by_series(name: str):
 
 @pytest.mark.parametrize("split_out", [None, 3])
 def test_the_key_is_aggregated(split_out: int | None):
-    data = partitioned(frame("int64"), 7)
+    data, options = partitioned(frame("int64"), 7), {"split_out": split_out}
     spec = {"y": ["sum", "nunique", "first"], "x": ["count"]}
-    compare(lambda f: f.groupby("y").agg(spec, **options(f, split_out=split_out)), data)
-    compare(lambda f: f.groupby("y")["y"].sum(**options(f, split_out=split_out)), data)
-    compare(lambda f: f.groupby("y")["y"].agg("nunique", **options(f, split_out=split_out)), data)
-
-
-@pytest.mark.parametrize("rows", [0, 1, 2])
-@pytest.mark.parametrize("observed", [True, False])
-@pytest.mark.parametrize("key", ["int64", "float64", "str", "category", "datetime64[us, tz]"])
-def test_empty_and_tiny_frames(key: str, observed: bool, rows: int):
-    data = frame(key)
-    pieces = [data.iloc[:0], data.iloc[3 : 3 + rows], data.iloc[:0]]
-    for split_out in (None, 3):
-
-        def query(f: Any, split_out: Any = split_out) -> Any:
-            grouped = f.groupby("k", observed=observed)
-            return grouped.agg(SPEC, **options(f, split_out=split_out))
-
-        compare(query, in_pieces(pieces))
-
-
-@pytest.mark.parametrize("method", [None, "tasks", "disk"])
-def test_empty_partitions_between_full_ones(method: str | None):
-    data = frame("str")
-    cuts = [0, 0, 30, 30, 30, 90, ROWS, ROWS]
-    pieces = [data.iloc[a:b] for a, b in pairwise(cuts)]
-
-    def query(f: Any) -> Any:
-        given = options(f, split_out=3, shuffle_method=method)
-        return f.groupby(["k", "j"], dropna=False).agg(SPEC, **given)
-
-    compare(query, in_pieces(pieces))
+    compare(lambda f, **o: f.groupby("y").agg(spec, **o), data, options=options)
+    compare(lambda f, **o: f.groupby("y")["y"].sum(**o), data, options=options)
+    compare(lambda f, **o: f.groupby("y")["y"].agg("nunique", **o), data, options=options)
 
 
 @pytest.mark.parametrize("split_out", [1, 3])
@@ -271,11 +204,13 @@ def test_categories_meet_the_combinations_that_occur(nulls: bool, dropna: bool, 
         }
     )
 
-    def query(f: Any) -> Any:
-        grouped = f.groupby(["p", "c", "q"], observed=False, dropna=dropna)
-        return grouped.agg({"y": ["sum", "count"]}, **options(f, split_out=split_out))
-
-    compare(query, partitioned(data, 2))
+    compare(
+        lambda f, **o: f.groupby(["p", "c", "q"], observed=False, dropna=dropna).agg(
+            {"y": ["sum", "count"]}, **o
+        ),
+        partitioned(data, 2),
+        options={"split_out": split_out},
+    )
 
 
 @pytest.mark.parametrize("split_out", [1, 3])
@@ -291,11 +226,11 @@ def test_matrices_of_groups_that_no_row_has(name: str, by: Any, split_out: int):
         }
     )
 
-    def query(f: Any) -> Any:
-        grouped = f.groupby(by, observed=False)[["x", "y"]]
-        return getattr(grouped, name)(**options(f, split_out=split_out))
-
-    compare(query, partitioned(data, 3))
+    compare(
+        lambda f, **o: getattr(f.groupby(by, observed=False)[["x", "y"]], name)(**o),
+        partitioned(data, 3),
+        options={"split_out": split_out},
+    )
 
 
 def test_a_matrix_under_a_null_key():
@@ -349,9 +284,9 @@ def test_value_counts_with_observed_false_of_plain_keys(options: dict[str, Any])
     """There is no category to add, so the plan has them; the fixture makes a fallback an error."""
     frame = pd.DataFrame({"k": [1, 2, 1, 3] * 3, "x": [5, 6, 5, 7, 8, 6] * 2})
     compare(
-        lambda f: f.groupby("k", observed=False).x.value_counts(**options),
+        lambda f, **o: f.groupby("k", observed=False).x.value_counts(**o),
         partitioned(frame, 3),
-        reference=lambda f: f.groupby("k", observed=False).x.value_counts(),
+        options=options,
     )
 
 
@@ -435,7 +370,7 @@ def test_value_counts_of_text_without_values_has_no_categories(split_out: int):
 
 @pytest.mark.parametrize("by", ["a", "b"])
 @pytest.mark.parametrize("how", ["inner", "left", "right", "outer"])
-@pytest.mark.parametrize("others", [1, 2, 10])
+@pytest.mark.parametrize("others", [1, 10])
 def test_groups_of_merged_rows(others: int, how: str, by: str):
     """Dask takes all of them for partitioned by both keys: also where it sends one side to all
     partitions of the other, and where rows without a partner have a null key.

@@ -13,7 +13,6 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-import dask_gpuagg
 from tests.data import arrow, in_pieces
 from tests.judging import judge
 
@@ -58,14 +57,6 @@ def test_as_stock_dask(kind: str, query: str):
             pieces,
             plan,
         )
-
-
-@pytest.mark.parametrize("kind", [kind for kind in VALUES if kind != "complex"])
-def test_extremes_beside_a_median_are_planned(kind: str):
-    frame = pd.DataFrame({"k": [0, 1] * 4, "x": np.arange(8.0), "d": VALUES[kind]})
-    with dask_gpuagg.enabled():
-        query = in_pieces([frame]).groupby("k").agg({"x": "median", "d": "max"})
-        assert dask_gpuagg.why_not(query) == []
 
 
 @pytest.mark.parametrize("found", ["int64[pyarrow]", "int32[pyarrow]", "double[pyarrow]"])

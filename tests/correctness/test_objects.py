@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
@@ -11,7 +10,6 @@ import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -126,27 +124,6 @@ def test_a_group_without_an_object_has_none(name: str, null: Any, plan: dict[str
     want = getattr(pd.concat(pieces).groupby("k").v, name)()
     pd.testing.assert_series_equal(got, want)
     assert got[0] is None
-
-
-@pytest.mark.parametrize("held", ["decimal", "date"])
-def test_lists_of_arrow_values_beside_a_median(held: str):
-    """The metadata promised objects, as it does of files that Arrow reads."""
-    made = {
-        "decimal": (pa.decimal128(10, 2), [Decimal("1.5"), Decimal("2.25"), None]),
-        "date": (pa.date32(), [datetime.date(2020, 1, 1), None, datetime.date(2020, 1, 2)]),
-    }
-    arrow_type, values = made[held]
-    column = pd.Series(values, dtype=pd.ArrowDtype(arrow_type))
-    pieces = [part.assign(x=[1.0, 2.0, 3.0]) for part in of_groups(column, column)]
-
-    def query(frame: Any, **options: Any) -> Any:
-        return frame.groupby("k").agg({"v": [list], "x": ["median"]}, **options)
-
-    collection = promised(pieces, v="object")
-    judge_plans(query, collection, pieces, TWO_PLANS)
-    with dask_gpuagg.enabled():
-        got = query(collection()).compute()
-    assert got.dtypes.iloc[0] == pd.ArrowDtype(pa.list_(arrow_type))
 
 
 @pytest.mark.parametrize("plan", TWO_PLANS, ids=["tree", "exchange"])

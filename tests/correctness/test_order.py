@@ -32,56 +32,26 @@ MANY = {
     "y": ["size", "first", "last", "idxmin", "idxmax", "sum", list],
     "s": ["sum", "first", "last", "nunique", "min", "max", list],
 }
-METHODS = [None, "tasks", "disk"]
 
 
 def everything(frame: Any, **options: Any) -> Any:
-    return frame.groupby("k").agg(MANY, **(options if hasattr(frame, "dask") else {}))
+    return frame.groupby("k").agg(MANY, **options)
 
 
 @pytest.mark.usefixtures("plugin", "synchronous")
-@pytest.mark.parametrize("npartitions", [1, 3, 7, 40])
-@pytest.mark.parametrize("split_out", [None, 1, 3, True])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("npartitions", [1, 7, 40])
+@pytest.mark.parametrize(
+    ("method", "split_out"), [(None, None), (None, 1), ("tasks", 3), ("disk", True)]
+)
 def test_everything_under_every_plan(method: str | None, split_out: Any, npartitions: int):
-    def query(f: Any) -> Any:
-        return everything(f, split_out=split_out, shuffle_method=method)
-
-    compare(query, partitioned(DATA, npartitions))
+    options = {"split_out": split_out, "shuffle_method": method}
+    compare(everything, partitioned(DATA, npartitions), options=options)
 
 
 @pytest.mark.usefixtures("plugin", "synchronous")
 @pytest.mark.parametrize("split_every", [2, 3, 8, False])
 def test_everything_by_trees_of_every_width(split_every: Any):
-    compare(lambda f: everything(f, split_every=split_every), partitioned(DATA, 40))
-
-
-@pytest.mark.usefixtures("plugin", "synchronous")
-@pytest.mark.parametrize("npartitions", [3, 40])
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("column", ["x", "y", "s"])
-@pytest.mark.parametrize("name", ["first", "last", "unique", "sum", "idxmin", "value_counts"])
-def test_methods_of_one_column(name: str, column: str, method: str | None, npartitions: int):
-    if name == "idxmin" and column == "s":
-        pytest.skip("no idxmin of strings")
-    options = {"split_out": 3, "shuffle_method": method}
-
-    def query(f: Any) -> Any:
-        return getattr(f.groupby("k")[column], name)(**(options if hasattr(f, "dask") else {}))
-
-    compare(query, partitioned(DATA, npartitions))
-
-
-@pytest.mark.usefixtures("plugin", "synchronous")
-@pytest.mark.parametrize("npartitions", [1, 7, 40])
-def test_sort(npartitions: int):
-    data = partitioned(DATA, npartitions)
-    compare(lambda f: f.groupby("k", sort=True).agg(MANY), data, ordered=True)
-    compare(lambda f: f.groupby(["y", "k"], sort=True)["x"].sum(), data, ordered=True)
-    compare(lambda f: f.groupby("s", sort=True).agg({"x": "median"}), data, ordered=True)
-    # Dask sorts the method's outputs one by one
-    one = npartitions == 1
-    compare(lambda f: f.groupby("s", sort=True)["x"].median(), data, ordered=one)
+    compare(everything, partitioned(DATA, 40), options={"split_every": split_every})
 
 
 @pytest.mark.usefixtures("plugin", "synchronous")
@@ -90,11 +60,11 @@ def test_sort(npartitions: int):
 def test_first_of_tied_extremes(name: str, split_out: int):
     data = DATA.assign(y=DATA["y"] // 4)
 
-    def query(f: Any) -> Any:
-        options = {"split_out": split_out} if hasattr(f, "dask") else {}
-        return f.groupby("k").agg({"y": name}, **options)
-
-    compare(query, partitioned(data, 13))
+    compare(
+        lambda f, **o: f.groupby("k").agg({"y": name}, **o),
+        partitioned(data, 13),
+        options={"split_out": split_out},
+    )
 
 
 @pytest.mark.usefixtures("plugin", "synchronous")
@@ -111,14 +81,11 @@ def test_extreme_of_nothing_is_an_error(name: str, npartitions: int):
 
 @pytest.mark.usefixtures("plugin")
 def test_threads():
-    compare(lambda f: everything(f, split_out=3), partitioned(DATA, 40))
+    compare(everything, partitioned(DATA, 40), options={"split_out": 3})
 
 
 @pytest.mark.usefixtures("plugin")
-@pytest.mark.parametrize("method", [None, "p2p", "tasks"])
-@pytest.mark.parametrize("split_out", [None, 3, True])
+@pytest.mark.parametrize(("method", "split_out"), [(None, None), ("p2p", 3), ("tasks", True)])
 def test_cluster(cluster: Any, split_out: Any, method: str | None):
-    def query(f: Any) -> Any:
-        return everything(f, split_out=split_out, shuffle_method=method)
-
-    compare(query, partitioned(DATA, 12))
+    options = {"split_out": split_out, "shuffle_method": method}
+    compare(everything, partitioned(DATA, 12), options=options)

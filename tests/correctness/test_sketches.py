@@ -57,9 +57,8 @@ def exact(frame: pd.DataFrame, keys: str | list[str], **options: bool) -> pd.Dat
     return result
 
 
-@pytest.mark.parametrize("npartitions", [1, 4, 40])
-@pytest.mark.parametrize("split_out", [None, 3])
-@pytest.mark.parametrize("method", [None, "tasks", "disk"])
+@pytest.mark.parametrize("npartitions", [1, 40])
+@pytest.mark.parametrize(("split_out", "method"), [(None, None), (3, "tasks"), (3, "disk")])
 def test_under_every_plan(npartitions: int, split_out: int | None, method: str | None):
     query = partitioned(DATA, npartitions).groupby("k")
     result = query.agg(SPEC, split_out=split_out, shuffle_method=method).compute()
@@ -153,8 +152,7 @@ def test_quantiles_are_named_by_q():
     assert "several quantiles at once" in refused.value.__notes__[-1]
 
 
-@pytest.mark.parametrize("npartitions", [1, 7])
-@pytest.mark.parametrize("split_out", [None, 3])
+@pytest.mark.parametrize(("npartitions", "split_out"), [(1, None), (7, 3)])
 @pytest.mark.parametrize("dtype", ["float64", "int64", "Int64", "double[pyarrow]"])
 def test_first_values(npartitions: int, split_out: int | None, dtype: str):
     values = DATA["x"] if "double" in dtype or "float" in dtype else DATA["v"]

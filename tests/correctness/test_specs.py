@@ -56,26 +56,11 @@ def custom() -> dd.Aggregation:
     )
 
 
-def options(f: Any, split_out: Any) -> dict[str, Any]:
-    return {"split_out": split_out} if hasattr(f, "dask") else {}
-
-
 @pytest.mark.parametrize("split_out", [None, 3])
 @pytest.mark.parametrize("form", FORMS)
 def test_forms(form: str, split_out: int | None):
-    def query(f: Any) -> Any:
-        return f.groupby("k").agg(FORMS[form], **options(f, split_out))
-
-    compare(query, partitioned(DATA, 7))
-
-
-@pytest.mark.parametrize("name", [n for n in IN_AGG if REGISTRY[n].kind is not Kind.WHOLE])
-def test_one_column(name: str):
-    data = partitioned(DATA, 7)
-    compare(lambda f: f.groupby("k")["x"].agg(name), data)
-    compare(lambda f: f.groupby("k")["x"].agg([name]), data)
-    compare(lambda f: f.groupby("k")[["x", "y"]].agg(name), data)
-    compare(lambda f: f.groupby("k")["y"].agg(out=name, n="count"), data)
+    data, options = partitioned(DATA, 7), {"split_out": split_out}
+    compare(lambda f, **o: f.groupby("k").agg(FORMS[form], **o), data, options=options)
 
 
 @pytest.mark.parametrize("name", [n for n in IN_AGG if n not in ("list", "quantile")])
@@ -150,11 +135,8 @@ def test_names_like_our_own(by: Any, method: str | None):
     values = [name for name in NAMES if name not in by and name != by]
     spec = {name: ["sum", "first", "nunique", "median", "var"] for name in values}
 
-    def query(f: Any) -> Any:
-        given = {"split_out": 3, "shuffle_method": method} if hasattr(f, "dask") else {}
-        return f.groupby(by).agg(spec, **given)
-
-    compare(query, partitioned(data, 7))
+    options = {"split_out": 3, "shuffle_method": method}
+    compare(lambda f, **o: f.groupby(by).agg(spec, **o), partitioned(data, 7), options=options)
 
 
 LABELS = {
@@ -169,11 +151,11 @@ LABELS = {
 def test_labels_that_are_no_strings(labels: str, split_out: int | None):
     key, x, y = LABELS[labels]
     data = DATA.set_axis(pd.Index([key, x, y], dtype=object), axis=1)
-    ddf = partitioned(data, 7)
-    compare(lambda f: f.groupby(key).sum(**options(f, split_out)), ddf)
+    ddf, options = partitioned(data, 7), {"split_out": split_out}
+    compare(lambda f, **o: f.groupby(key).sum(**o), ddf, options=options)
     spec = {x: ["sum", "nunique"], y: ["median", "sem"]}
-    compare(lambda f: f.groupby(key).agg(spec, **options(f, split_out)), ddf)
-    compare(lambda f: f.groupby([key])[y].mean(**options(f, split_out)), ddf)
+    compare(lambda f, **o: f.groupby(key).agg(spec, **o), ddf, options=options)
+    compare(lambda f, **o: f.groupby([key])[y].mean(**o), ddf, options=options)
 
 
 @pytest.mark.parametrize("names", [("sum", "mean"), ("nunique", "sem")])

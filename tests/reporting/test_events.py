@@ -32,18 +32,6 @@ def test_a_sink_gets_the_kinds_that_it_has_registered_for() -> None:
     assert (fell_back, both) == ([FELL_BACK], [PROGRESS, FELL_BACK])
 
 
-def test_sinks_end_in_any_order() -> None:
-    first: list[object] = []
-    second: list[object] = []
-    register(first.append, Progress)
-    register(second.append, Progress)
-    unregister(first.append)
-    emit(PROGRESS)
-    unregister(second.append)
-    emit(PROGRESS)
-    assert (len(first), len(second)) == (0, 1)
-
-
 def test_a_sink_that_fails_costs_no_query(caplog: pytest.LogCaptureFixture) -> None:
     def fail(event: FellBack) -> None:
         raise RuntimeError("the loop is closed")

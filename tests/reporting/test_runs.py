@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
-from typing import Any
 
 import dask.dataframe as dd
 import msgpack
@@ -19,7 +17,6 @@ from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.explain import explain
 from dask_gpuagg.plan import Column, Plan, Requested
-from dask_gpuagg.reporting.events import dry_run
 from dask_gpuagg.reporting.runs import (
     activity,
     forget,
@@ -100,13 +97,6 @@ def test_activity_sums_up_all_queries_in_plain_values() -> None:
     assert (calls, rows, groups, rest) == (2, 20, 4, [0, 0])
 
 
-def test_a_dry_run_leaves_no_run() -> None:
-    before = last_runs()
-    with dry_run():
-        note_run(Run(DECISION, 10, 2))
-    assert last_runs() == before
-
-
 def test_explain_shows_the_runs_of_the_plan() -> None:
     """As the device notes them; the plan of a collection is the same each time it is read."""
     rows = dd.from_pandas(pd.DataFrame({"k": [1, 2], "w": [1.0, 2.0]}), npartitions=1)
@@ -150,33 +140,3 @@ def test_plans_by_categories_are_known_without_comparing_them() -> None:
     assert Counted.comparisons == before
     _, runs = runs_here()
     assert [run.plan is plans[0] for run in runs] == [True] * 3
-
-
-class Numbers:
-    """A dtype of numbers that counts what it is compared with."""
-
-    kind, itemsize, comparisons = "i", 8, 0
-
-    def __eq__(self, other: object) -> bool:
-        Numbers.comparisons += 1
-        return other is self
-
-    __hash__ = object.__hash__
-
-
-def test_plans_by_categories_are_not_compared_with_others() -> None:
-    """Of the same labels, which come first where plans are compared."""
-    value = Column("v", np.dtype("float64"))
-    wanted = [Requested("v", "sum", "v")]
-    dtypes: list[Any] = [np.dtype("int64"), Counted(["a", "b"]), Counted(["c"])]
-    for dtype in dtypes:
-        key = Column("of several kinds", dtype)
-        made = make_plan([key], [key, value], wanted, dropna=True, observed=True, sort=False)
-        keys = (replace(key, dtype=Numbers()),) if dtype == np.dtype("int64") else made.keys
-        plan = replace(made, keys=keys)
-        before = Counted.comparisons
-        for _ in range(2):
-            with task(plan, "partial") as done:
-                done.saw("host", 10, 2)
-        assert Counted.comparisons == before
-        assert Numbers.comparisons == 0

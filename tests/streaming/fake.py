@@ -14,11 +14,7 @@ from dask_gpuagg.streaming.batches import TEXT, Batch, Sizes, image_of, restored
 class FakeDevice:
     """Groups by the host engine what has gone through images, and counts what is held.
 
-    Parameters
-    ----------
-    sizes : Sizes
-    limit : int, optional
-        Rows that may be held, of batches and of tables.
+    So many rows may be held, of batches and of tables, as the limit says.
     """
 
     def __init__(self, sizes: Sizes, limit: float = float("inf")) -> None:

@@ -16,7 +16,7 @@ from numba import types
 
 from dask_gpuagg.cuda.runtime import driver
 from dask_gpuagg.streaming import copies as module
-from dask_gpuagg.streaming.copies import Copy, Pinned, pieces_of
+from dask_gpuagg.streaming.copies import Copy, Pinned
 
 STREAM = 7
 
@@ -188,22 +188,6 @@ def test_no_pinned_memory_is_an_error_of_memory(monkeypatch: pytest.MonkeyPatch)
     fake.refusal = "CUDA_ERROR_NOT_INITIALIZED"
     with pytest.raises(driver.DriverError):
         pinned(monkeypatch, fake, [])
-
-
-@given(st.lists(st.integers(0, 40), max_size=5), st.integers(1, 15))
-def test_copies_in_pieces(lengths: list[int], size: int) -> None:
-    memory = np.zeros(1_000, np.uint8)
-    copies, at = [], 0
-    for i, n in enumerate(lengths):
-        copies.append(Copy(np.full(n, i + 1, np.uint8), at))
-        at += n + 3
-    expected = memory.copy()
-    for copy in copies:
-        expected[copy.target : copy.target + len(copy.source)] = copy.source
-    for host, device, n in pieces_of(copies, size).tolist():
-        assert 0 < n <= size
-        ctypes.memmove(memory.ctypes.data + device, host, n)
-    assert np.array_equal(memory, expected)
 
 
 def test_copies_of_several_threads_keep_their_buffers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,15 +87,6 @@ def test_a_stream_has_a_pool_and_gives_it_back(monkeypatch: pytest.MonkeyPatch) 
     assert driver.done == [("create", 3), *given_back, *given_back]
 
 
-def test_it_is_given_back_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver, plain = Driver(), CudaMemoryResource()
-    module, state = replaced(monkeypatch, driver, plain)
-    with pytest.raises(ValueError, match="broken"), module.pooled(0):
-        raise ValueError("broken")
-    assert state.current is plain
-    assert driver.done[-1] == ("trim", "pool 0", 0)
-
-
 def test_the_resource_of_the_user_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, own = Driver(), object()
     module, state = replaced(monkeypatch, driver, own)
@@ -103,14 +94,6 @@ def test_the_resource_of_the_user_stays(monkeypatch: pytest.MonkeyPatch) -> None
         assert state.current is own
     assert state.current is own
     assert driver.done == []
-
-
-def test_one_that_was_set_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, state = replaced(monkeypatch, Driver(), CudaMemoryResource())
-    own = object()
-    with module.pooled(0):
-        state.current = own
-    assert state.current is own
 
 
 def test_a_driver_without_pools_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,3 +104,12 @@ def test_a_driver_without_pools_is_asked_once(monkeypatch: pytest.MonkeyPatch) -
         with module.pooled(0):
             assert state.current is plain
     assert driver.done == []
+
+
+def test_it_is_given_back_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, plain = Driver(), CudaMemoryResource()
+    module, state = replaced(monkeypatch, driver, plain)
+    with pytest.raises(ValueError, match="broken"), module.pooled(0):
+        raise ValueError("broken")
+    assert state.current is plain
+    assert driver.done[-1] == ("trim", "pool 0", 0)

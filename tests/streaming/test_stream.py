@@ -17,7 +17,7 @@ from dask_gpuagg.plan import Column, Plan, Requested
 from dask_gpuagg.reporting.events import FellBack, listening
 from dask_gpuagg.streaming import stream
 from dask_gpuagg.streaming.batches import Sizes
-from dask_gpuagg.streaming.stream import Tables, loads, partials_of, parts_of
+from dask_gpuagg.streaming.stream import loads, partials_of, parts_of
 from dask_gpuagg.tasks.partials import inputs_of
 from tests.streaming.fake import FakeDevice
 
@@ -50,68 +50,6 @@ def test_loads(rows: list[int], capacity: int) -> None:
         assert size + rows[following[0]] > capacity
 
 
-class Sets:
-    """A device whose tables are lists of numbers."""
-
-    def __init__(self, refused: int | None = None) -> None:
-        self.refused = refused
-        self.rows = len
-
-    def merged(self, tables: list[Any], plan: Any) -> Any:
-        if [self.refused] in tables:
-            raise MemoryError
-        return sorted(set().union(*tables))
-
-    def divided(self, table: Any, plan: Any, parts: int) -> list[Any]:
-        assert parts == stream.PARTS
-        return [[k for k in table if k % 2 == p] for p in (0, 1)]
-
-
-def tables_of(device: Any) -> Tables:
-    return Tables(device, plan_of(frame(1, 1)))
-
-
-def test_tables_of_parts_merge_part_by_part() -> None:
-    tables = tables_of(Sets())
-    assert not tables
-    tables.add([[1, 2, 3]])
-    assert not tables.can_merge
-    tables.add([[2, 4]])
-    assert tables.merge() == 4
-    assert list(tables) == [[1, 2, 3, 4]]
-    assert tables.merged_rows == 4
-    tables.divide()
-    assert len(tables.parts) == 2
-    assert not tables.can_merge
-    tables.add([[2, 6], [7]])
-    tables.merge()
-    assert tables.parts == [[[2, 4, 6]], [[1, 3, 7]]]
-    assert tables.merged_rows == 6
-    assert tables.take() == [[2, 4, 6], [1, 3, 7]]
-    assert len(tables.parts) == 1
-    assert not tables
-
-
-def test_parts_that_have_merged_stay_so_where_memory_lacks() -> None:
-    tables = tables_of(Sets(refused=2))
-    tables.add([[1], [2]])
-    tables.add([[3], [4]])
-    with pytest.raises(MemoryError):
-        tables.merge()
-    assert tables.parts == [[[1, 3]], [[2], [4]]]
-    assert tables.can_merge
-
-
-def test_tables_of_other_parts_follow_only_where_none_is_held() -> None:
-    tables = tables_of(Sets())
-    tables.add([[1], [2]])
-    with pytest.raises(ValueError, match="zip"):
-        tables.add([[3]])
-    tables.take()
-    tables.add([[3]])
-    assert list(tables) == [[3]]
-
-
 ASKED = ("sum", "count", "min", "max", "first", "last", "var", "mean", "size")
 
 
@@ -134,9 +72,13 @@ def expected(whole: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({name: getattr(by, name)() for name in ASKED})
 
 
-def finished(partials: list[Any], plan: Plan, whole: pd.DataFrame) -> pd.DataFrame:
-    meta = expected(whole).iloc[:0]
-    made: pd.DataFrame = host.finalize(partials, plan, meta)
+def streamed(pieces: list[pd.DataFrame], asked: Any, device: FakeDevice) -> list[Any]:
+    """The partials of a stream, which have the groups of all pieces."""
+    whole = pd.concat(pieces)
+    plan = plan_of(whole, asked)
+    made = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
+    theirs = expected(whole)[list(asked)]
+    pd.testing.assert_frame_equal(host.finalize(made, plan, theirs.iloc[:0]), theirs)
     return made
 
 
@@ -204,18 +146,13 @@ def test_groups_beyond_the_device_leave_in_parts_and_are_merged_there(
     """Those whose states have an order leave whole, and the host merges them."""
     monkeypatch.setattr(stream, "_FEW_ROWS", 100)
     pieces = [frame(1_000, 3_000, seed) for seed in range(8)]
-    whole = pd.concat(pieces)
-    plan = plan_of(whole, asked)
     device = FakeDevice(Sizes(16_000, 40_000), limit=20_000)
-    made = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
-    by = whole.groupby("k").x
-    theirs = pd.DataFrame({name: getattr(by, name)() for name in asked})
-    pd.testing.assert_frame_equal(host.finalize(made, plan, theirs.iloc[:0]), theirs)
+    made = streamed(pieces, asked, device)
     splits = [line for line in device.log if line.startswith("split")]
     assert bool(splits) == ("first" not in asked)
     if splits:
         assert len(made) == 1
-        assert len(made[0]["groups"]) == len(theirs)
+        assert len(made[0]["groups"]) == pd.concat(pieces).k.nunique()
         assert len(set(splits)) == 1
 
 
@@ -258,20 +195,6 @@ def test_parts_with_other_bins_of_exact_sums_lose_none(
     assert dict(found["sum"]) == dict(theirs["sum"])
 
 
-def test_a_large_last_table_leaves_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing has left before it, so nothing is to be merged with it."""
-    pieces = [frame(1_000, 3_000, seed) for seed in range(4)]
-    whole = pd.concat(pieces)
-    plan = plan_of(whole, ("sum", "min"))
-    device = FakeDevice(Sizes(16_000, 16_000))
-    (made,) = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
-    assert device.nbytes(made) > 16_000
-    assert device.log[-2:] == ["merge 4", "leave"]
-    by = whole.groupby("k").x
-    theirs = pd.DataFrame({name: getattr(by, name)() for name in ("sum", "min")})
-    pd.testing.assert_frame_equal(host.finalize([made], plan, theirs.iloc[:0]), theirs)
-
-
 @pytest.mark.parametrize("kept", [0, 1 << 20])
 def test_groups_beyond_a_batch_stay_while_the_device_keeps_them(
     kept: int, monkeypatch: pytest.MonkeyPatch
@@ -279,15 +202,10 @@ def test_groups_beyond_a_batch_stay_while_the_device_keeps_them(
     """They are merged with each batch then; otherwise they leave in parts."""
     monkeypatch.setattr(stream, "_FEW_ROWS", 2)
     pieces = [frame(1_000, 3_000, seed) for seed in range(8)]
-    whole = pd.concat(pieces)
-    plan = plan_of(whole, ("sum", "min"))
     device = FakeDevice(Sizes(16_000, 16_000, kept=kept))
-    made = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
+    streamed(pieces, ("sum", "min"), device)
     assert any(line.startswith("split") for line in device.log) == (not kept)
     assert device.log.count("leave") == 1 or not kept
-    by = whole.groupby("k").x
-    theirs = pd.DataFrame({name: getattr(by, name)() for name in ("sum", "min")})
-    pd.testing.assert_frame_equal(host.finalize(made, plan, theirs.iloc[:0]), theirs)
 
 
 @pytest.mark.parametrize("asked", [("sum", "min", "var"), ("sum", "first", "last")])
@@ -299,20 +217,15 @@ def test_many_groups_are_divided_and_merged_part_by_part(
     monkeypatch.setattr(stream, "MOST_GROUPS", 1_000)
     monkeypatch.setattr(stream, "PARTS", 4)
     pieces = [frame(1_000, 3_000, seed) for seed in range(12)]
-    whole = pd.concat(pieces)
-    plan = plan_of(whole, asked)
     device = FakeDevice(Sizes(16_000, 16_000, kept=1 << 20))
-    (made,) = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
+    (made,) = streamed(pieces, asked, device)
     assert device.log.count("divide in 4") == 1
     after = device.log[device.log.index("divide in 4") :]
     merges = [line for line in after if line.startswith("merge")]
     assert merges
     assert len(merges) % 4 == 0
     assert device.log.count("leave") == 1
-    by = whole.groupby("k").x
-    theirs = pd.DataFrame({name: getattr(by, name)() for name in asked})
-    assert len(made["groups"]) == len(theirs)
-    pd.testing.assert_frame_equal(host.finalize([made], plan, theirs.iloc[:0]), theirs)
+    assert len(made["groups"]) == pd.concat(pieces).k.nunique()
 
 
 def test_divided_groups_leave_where_parts_do_not_merge(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,8 +234,6 @@ def test_divided_groups_leave_where_parts_do_not_merge(monkeypatch: pytest.Monke
     monkeypatch.setattr(stream, "MOST_GROUPS", 1_000)
     monkeypatch.setattr(stream, "PARTS", 4)
     pieces = [frame(1_000, 4_000, seed) for seed in range(12)]
-    whole = pd.concat(pieces)
-    plan = plan_of(whole, ("sum", "min"))
     device = FakeDevice(Sizes(16_000, 16_000, kept=1 << 20), limit=4_000)
     refused: list[str] = []
     merged = device.merged
@@ -334,44 +245,20 @@ def test_divided_groups_leave_where_parts_do_not_merge(monkeypatch: pytest.Monke
         return merged(tables, plan)
 
     monkeypatch.setattr(device, "merged", refusing)
-    made = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
+    streamed(pieces, ("sum", "min"), device)
     assert refused
     assert any(line.startswith("split in") for line in device.log)
-    by = whole.groupby("k").x
-    theirs = pd.DataFrame({name: getattr(by, name)() for name in ("sum", "min")})
-    pd.testing.assert_frame_equal(host.finalize(made, plan, theirs.iloc[:0]), theirs)
-
-
-def test_groups_that_would_outgrow_the_device_are_merged_first() -> None:
-    pieces = [frame(1_000, 3_000, 1)] * 6
-    plan = plan_of(pieces[0], ("sum", "min"))
-    row_bytes = 24
-    groups = pieces[0].k.nunique()
-    device = FakeDevice(Sizes(16_000, 16_000, kept=3 * groups * row_bytes - 1))
-    (made,) = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
-    assert len(made["groups"]) == groups
-    # of few rows, which would be merged at the end only
-    assert [line for line in device.log if line.startswith("merge")] == [
-        "merge 3",
-        "merge 3",
-        "merge 2",
-    ]
 
 
 def test_tables_that_do_not_merge_leave_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """So the device merges them at the end; each load has as many pieces as fit."""
     monkeypatch.setattr(stream, "_FEW_ROWS", 2_000)
     pieces = [frame(1_000, 3_000, seed) for seed in range(9)]
-    whole = pd.concat(pieces)
-    plan = plan_of(whole, ("sum", "min", "var"))
     device = FakeDevice(Sizes(16_000, 16_000), limit=2_400)
-    made = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
-    by = whole.groupby("k").x
-    theirs = pd.DataFrame({name: getattr(by, name)() for name in ("sum", "min", "var")})
-    pd.testing.assert_frame_equal(host.finalize(made, plan, theirs.iloc[:0]), theirs)
+    made = streamed(pieces, ("sum", "min", "var"), device)
     assert any(line.startswith("no memory for merge") for line in device.log)
     assert any(line.startswith("split") for line in device.log)
-    assert [len(each["groups"]) for each in made] == [len(theirs)]
+    assert [len(each["groups"]) for each in made] == [pd.concat(pieces).k.nunique()]
 
 
 def test_tables_are_merged_on_the_device_and_leave_once() -> None:
@@ -415,11 +302,8 @@ def test_rows_without_memory_are_halved_and_then_the_host_engines(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stream, "_LEAST_ROWS", 100)
-    whole = frame(1_000, 10)
-    plan = plan_of(whole)
     device = FakeDevice(Sizes(1 << 20, 1 << 20), limit=50)
-    made = partials_of(iter([inputs_of(whole, ["k"], plan)]), plan, device)
-    pd.testing.assert_frame_equal(finished(made, plan, whole), expected(whole))
+    streamed([frame(1_000, 10)], ASKED, device)
     tried = [line for line in device.log if line.startswith("no memory for batch")]
     assert [line.split()[-1] for line in tried[:5]] == ["1000", "1000", "500", "250", "125"]
     assert "release" in device.log
@@ -428,12 +312,9 @@ def test_rows_without_memory_are_halved_and_then_the_host_engines(
 @pytest.mark.parametrize("limit", [0, 9_999])
 def test_a_device_with_room_for_nothing_leaves_all_rows_to_the_host(limit: int) -> None:
     fell_back: list[FellBack] = []
-    whole = frame(3_000, 700)
-    plan = plan_of(whole)
     device = FakeDevice(Sizes(1 << 20, 1 << 20), limit=limit)
     with listening(fell_back.append, FellBack):
-        made = partials_of(iter([inputs_of(whole, ["k"], plan)]), plan, device)
-    pd.testing.assert_frame_equal(finished(made, plan, whole), expected(whole))
+        streamed([frame(3_000, 700)], ASKED, device)
     reasons = [] if limit else ["device memory does not suffice for them"]
     assert [event.fallback.reason for event in fell_back] == reasons
 

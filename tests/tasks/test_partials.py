@@ -123,8 +123,7 @@ def frame(rows: int = 5_000) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("keys", [["k"], ["text"], ["kind", "b"], ["when"], ["f", "k"]])
-@pytest.mark.parametrize("dropna", [True, False])
-@pytest.mark.parametrize("persisted", [True, False])
+@pytest.mark.parametrize(("dropna", "persisted"), [(True, True), (False, False)])
 def test_pandas_groups(keys: list[str], dropna: bool, persisted: bool, device: FakeDevice) -> None:
     whole = frame()
     collection = dd.from_pandas(whole, npartitions=4)

@@ -17,11 +17,8 @@ import pytest
 from distributed import Client
 
 import dask_gpuagg
-from dask_gpuagg.cuda.aggregate import Run
-from dask_gpuagg.cuda.choice.decision import Decision
 from dask_gpuagg.cuda.runtime import driver
 from dask_gpuagg.plan import Unsupported
-from dask_gpuagg.reporting.runs import note_run
 from dask_gpuagg.worker import plugin as worker
 from dask_gpuagg.worker import warmup
 
@@ -155,17 +152,6 @@ def test_warming_stops_as_the_worker_closes(monkeypatch: pytest.MonkeyPatch) -> 
     assert rehearsed == examples[:3]
 
 
-def noted(rows: int) -> None:
-    note_run(Run(Decision(kernel="hgb", why="few"), rows, 1))
-
-
-def test_workers_tell_what_they_ran(client: Client) -> None:
-    client.run(noted, 12_345)
-    found = client.run(dask_gpuagg.last_runs)
-    assert [runs[-1].rows for runs in found.values()] == [12_345] * 2
-    assert [run.rows for run in dask_gpuagg.last_runs()].count(12_345) == 2
-
-
 def test_a_cluster_without_gpus_runs_as_before(client: Client) -> None:
     client.register_plugin(dask_gpuagg.GpuWorker())
     try:
@@ -181,8 +167,3 @@ def test_a_cluster_without_gpus_runs_as_before(client: Client) -> None:
                 assert "CUDA" in report["unavailable"]
     finally:
         client.unregister_worker_plugin("dask_gpuagg")
-
-
-def test_unknown_attributes_stay_errors() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'gpu_worker'"):
-        dask_gpuagg.gpu_worker  # noqa: B018

@@ -30,11 +30,6 @@ def rmm_of(resource: Any) -> Any:
     return SimpleNamespace(mr=SimpleNamespace(get_current_device_resource=lambda: resource))
 
 
-def test_a_worker_of_the_host_has_spilled_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "rmm", raising=False)
-    assert usage(HOST_WORKER) == {"spilled_bytes": 0}
-
-
 @pytest.mark.parametrize("above", [0, 1, 2])
 def test_the_peak_is_that_of_the_resource_that_counts(
     monkeypatch: pytest.MonkeyPatch, above: int
@@ -46,11 +41,6 @@ def test_the_peak_is_that_of_the_resource_that_counts(
         resource = Resource(resource)
     monkeypatch.setitem(sys.modules, "rmm", rmm_of(resource))
     assert usage(HOST_WORKER) == {"peak_bytes": 12, "spilled_bytes": 0}
-
-
-def test_no_peak_where_nothing_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "rmm", rmm_of(Resource(SimpleNamespace())))
-    assert "peak_bytes" not in usage(HOST_WORKER)
 
 
 def test_spilled_data_is_that_of_the_device_in_host_memory(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import threading
 from dataclasses import replace
@@ -59,7 +58,15 @@ def compiled(unit: TranslationUnit, architecture: str, *more: str) -> None:
         assert f".text.{name}\0".encode() in code
 
 
-@pytest.mark.parametrize("name", [name for name in TABLE if name not in COVERING])
+# Single keys have both ways to treat nulls, which are the same for all others.
+TRANSLATED = [
+    name
+    for name in TABLE
+    if name not in COVERING and (name.startswith("key ") or not name.endswith("nulls dropped"))
+]
+
+
+@pytest.mark.parametrize("name", TRANSLATED)
 def test_translates(name: str) -> None:
     """Into PTX, hardly optimised: in a fifth of the time, and an error of C++ is one all the same.
 
@@ -97,7 +104,7 @@ def test_every_unit_compiles_for_every_architecture(name: str, architecture: str
     Those depend on the kernel and on what holds its keys. Types of values and the number of
     aggregations change none of them; ``test_compiles_as_users_have_it`` has these.
     """
-    compiled(TABLE[name].source(), architecture)
+    compiled(TABLE[name].source(), architecture, "--Ofast-compile=max")
 
 
 def test_portable_specialisations_have_every_unit() -> None:
@@ -119,8 +126,7 @@ def test_sorting_compiles(architecture: str) -> None:
 @pytest.mark.parametrize(
     ("ctype", "ticks", "architecture"),
     [
-        *((ctype, False, "sm_90") for ctype in ORDERED),
-        *(("f64", False, architecture) for architecture in ARCHITECTURES),
+        *((ctype, False, "sm_90") for ctype in ("f32", "f64", "i8")),
         *(("i64", True, architecture) for architecture in ARCHITECTURES),
     ],
 )
@@ -158,12 +164,12 @@ def test_specialisations_have_every_type_and_policy() -> None:
         "NullOfNone"
     }
 
-    for masked, keep_nulls in itertools.product((False, True), repeat=2):
+    for masked in (False, True):
         keys = {
             k.ctype
             for q in TABLE.values()
             for k in q.keys
-            if k.masked == masked and q.keep_nulls == keep_nulls and len(q.keys) == 1
+            if k.masked == q.keep_nulls == masked and len(q.keys) == 1
         }
         assert keys == set(TYPE_BYTES)
     for policy in ("Min", "Max"):
