@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import pandas as pd
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._collection import new_collection
@@ -35,11 +36,31 @@ from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, note_fallback
 # methods for which Dask's metadata of cuDF frames is wrong, or slow to fail
 _METHODS_OF_OURS = frozenset(("unique", "value_counts", "cov", "corr", "idxmin", "idxmax"))
 
-# methods of pandas collections that Dask refuses for some dtypes, or answers wrongly when these
-# say so: its metadata of distinct values loses the dtypes of several keys, and labels that are text
-# are lost with numeric_only
+# arguments of methods that say how Dask runs them
+_FLAGS = frozenset(("split_every", "split_out", "shuffle_method"))
+
+
+def _chooses_otherwise(groupby: Any, arguments: dict[str, Any]) -> bool:
+    """Whether columns are chosen in another order than the frame's, or a key is among them."""
+    chosen = groupby._slice if isinstance(groupby._slice, list) else [groupby._slice]
+    labels = [] if groupby._slice is None else chosen
+    keys = [key for key in groupby.by if not isinstance(key, Expr)]
+    in_order = [c for c in groupby.obj._meta.columns if c in labels] if labels else []
+    return in_order != labels or any(key in labels for key in keys)
+
+
+# methods of pandas collections that Dask refuses for some dtypes and columns, or answers wrongly
+# when these say so: its metadata of distinct values loses the dtypes of several keys, labels that
+# are text are lost with numeric_only, and chosen columns come in the frame's order without the keys
 _HOST_METHODS: dict[str, Callable[[Any, dict[str, Any]], bool]] = {
-    "mean": lambda groupby, arguments: False,
+    "mean": _chooses_otherwise,
+    "var": _chooses_otherwise,
+    "std": _chooses_otherwise,
+    # of one column of the result Dask would compute that column's variance alone
+    "cov": lambda groupby, arguments: True,
+    "corr": lambda groupby, arguments: True,
+    "nunique": _chooses_otherwise,
+    "value_counts": _chooses_otherwise,
     "unique": lambda groupby, arguments: len(groupby.by) > 1,
     "idxmin": lambda groupby, arguments: bool(arguments.get("numeric_only")),
     "idxmax": lambda groupby, arguments: bool(arguments.get("numeric_only")),
@@ -60,7 +81,9 @@ def initialize(
         self.observed = False
         return
     keys = by if isinstance(by, list | tuple) else [by]
-    if obj.ndim == 2 and engine_name(obj._meta) == DEVICE:
+    # pandas maps the values of a categorical index, by an expression too
+    mapped = isinstance(getattr(obj._meta, "index", None), pd.CategoricalIndex)
+    if obj.ndim == 2 and (mapped or engine_name(obj._meta) == DEVICE):
         keys = [G._clean_by_expr(obj, key) for key in keys]
         if any(isinstance(key, Expr) for key in keys):
             _initialize_by_expressions(original, self, obj, keys, *args, **kwargs)
@@ -71,7 +94,7 @@ def initialize(
 def _initialize_by_expressions(
     original: Callable[..., Any], self: Any, obj: Any, keys: list[Any], *args: Any, **kwargs: Any
 ) -> None:
-    """Initialize with computed keys, which cuDF's group-by would treat as labels."""
+    """Initialize with computed keys, which the library's group-by would take for labels."""
     labels = [key for key in keys if not isinstance(key, Expr)]
     original(self, obj, labels or [obj.columns[0]], *args, **kwargs)
     self.by = keys
@@ -172,6 +195,18 @@ def _stock_or_raise(failure: Exception, stock: Any) -> Any:
 def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     """A method of a group-by as our node, where Dask's has no metadata or a wrong answer."""
     self = on_own_labels(self)
+    if name == "value_counts" and kwargs.pop("normalize", False):
+        counts = method(name, original, self, *args, **kwargs)
+        return counts.map_partitions(_shares, meta=_shares(counts._meta))
+    if name == "median":
+        bound = inspect.signature(original).bind(self, *args, **kwargs)
+        every = bound.arguments.pop("split_every", None)
+        if every:
+            # Dask announces fewer partitions by it than divisions, or none
+            outputs = max(self.obj.npartitions // every, 1)
+            return method(name, original, *bound.args, **bound.kwargs).repartition(
+                npartitions=outputs
+            )
     device = engine_name(self.obj._meta) == DEVICE
     # there are no matrices of one column; Dask says so
     matrix = name in ("cov", "corr") and isinstance(self, G.SeriesGroupBy)
@@ -185,10 +220,10 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
         except Exception as refused_by_stock:
             # any type: cuDF's metadata code raises several
             error = refused_by_stock
-            if not device and not isinstance(error, NotImplementedError):
-                raise
     try:
         bound = inspect.signature(original).bind(self, *args, **kwargs)
+        if stock is None and not _FLAGS.issuperset(bound.arguments.get("kwargs", {})):
+            raise error
         bound.apply_defaults()
         arguments = {**bound.arguments, **bound.arguments.get("kwargs", {})}
         is_ours = (device and name in _METHODS_OF_OURS) or (
@@ -198,7 +233,7 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
             return stock
         if arguments.get("min_count"):
             raise Unsupported(f"{name} with min_count", name)
-        flags = {n: arguments.get(n) for n in ("split_every", "split_out", "shuffle_method")}
+        flags = {n: arguments.get(n) for n in _FLAGS}
         flags["split_every"] = 8 if flags["split_every"] is None else flags["split_every"]
         parameters = tuple((n, arguments[n]) for n in REGISTRY[name].parameters if n in arguments)
         spec = read_method(self, name, parameters, bool(arguments.get("numeric_only")))
@@ -215,3 +250,10 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
         error.add_note(f"dask_gpuagg cannot run it either: {failure}")
         raise error from failure
     return new_collection(node)
+
+
+def _shares(counts: Any) -> Any:
+    """Counts of values as shares of their group, all of whose values are in one partition."""
+    keys = list(range(counts.index.nlevels - 1))
+    rows = counts.groupby(level=keys, dropna=False).transform("sum")
+    return (counts / rows).rename("proportion")

@@ -54,7 +54,7 @@ def outputs_meta(groupby: Any, requested: Sequence[Requested]) -> Any:
         # a tuple is a label here, which indexing a group-by would take for several
         if frame.ndim == 2:
             # the number of rows is the same for every column
-            column = frame.iloc[:, 0] if request.column is None else frame[request.column]
+            column = frame.iloc[:, 0] if request.aggregation == "size" else frame[request.column]
         else:
             column = frame
         grouped = column.groupby(by, observed=True, dropna=dropna)
