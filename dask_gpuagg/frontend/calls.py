@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import pandas as pd
 from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._collection import new_collection
@@ -32,11 +33,31 @@ from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, note_fallback
 # methods for which Dask's metadata of cuDF frames is wrong, or slow to fail
 _METHODS_OF_OURS = frozenset(("unique", "value_counts", "cov", "corr", "idxmin", "idxmax"))
 
-# methods of pandas collections that Dask refuses for some dtypes, or answers wrongly when these
-# say so: its metadata of distinct values loses the dtypes of several keys, and labels that are text
-# are lost with numeric_only
+# arguments of methods that say how Dask runs them
+_FLAGS = frozenset(("split_every", "split_out", "shuffle_method"))
+
+
+def _chooses_otherwise(groupby: Any, arguments: dict[str, Any]) -> bool:
+    """Whether columns are chosen in another order than the frame's, or a key is among them."""
+    chosen = groupby._slice if isinstance(groupby._slice, list) else [groupby._slice]
+    labels = [] if groupby._slice is None else chosen
+    keys = [key for key in groupby.by if not isinstance(key, Expr)]
+    in_order = [c for c in groupby.obj._meta.columns if c in labels] if labels else []
+    return in_order != labels or any(key in labels for key in keys)
+
+
+# methods of pandas collections that Dask refuses for some dtypes and columns, or answers wrongly
+# when these say so: its metadata of distinct values loses the dtypes of several keys, labels that
+# are text are lost with numeric_only, and chosen columns come in the frame's order without the keys
 _HOST_METHODS: dict[str, Callable[[Any, dict[str, Any]], bool]] = {
-    "mean": lambda groupby, arguments: False,
+    "mean": _chooses_otherwise,
+    "var": _chooses_otherwise,
+    "std": _chooses_otherwise,
+    # of one column of the result Dask would compute that column's variance alone
+    "cov": lambda groupby, arguments: True,
+    "corr": lambda groupby, arguments: True,
+    "nunique": _chooses_otherwise,
+    "value_counts": _chooses_otherwise,
     "unique": lambda groupby, arguments: len(groupby.by) > 1,
     "idxmin": lambda groupby, arguments: bool(arguments.get("numeric_only")),
     "idxmax": lambda groupby, arguments: bool(arguments.get("numeric_only")),
@@ -46,24 +67,26 @@ _HOST_METHODS: dict[str, Callable[[Any, dict[str, Any]], bool]] = {
 def initialize(
     original: Callable[..., Any], self: Any, obj: Any, by: Any, *args: Any, **kwargs: Any
 ) -> None:
-    """``__init__`` of group-bys, for what those of cuDF refuse."""
+    """``__init__`` of group-bys, for what those of cuDF and of categorical indexes refuse."""
     # importing dask_cudf takes seconds and needs a GPU: its classes are wrapped at first use
     for owner in type(self).__mro__:
         if owner.__module__.startswith("dask_cudf.") and "aggregate" in vars(owner):
             install_late(owner, "aggregate", aggregate_cudf)
-    if not is_cudf(obj._meta):
+    # pandas maps the values of a categorical index, by an expression too
+    is_mapped = obj.ndim == 2 and isinstance(obj._meta.index, pd.CategoricalIndex)
+    if not (is_cudf(obj._meta) or is_mapped):
         original(self, obj, by, *args, **kwargs)
         return
     # cuDF's group-by refuses observed=False, even for metadata
     observed = kwargs.get("observed")
-    kwargs |= {"observed": True} if observed is False else {}
+    kwargs |= {"observed": True} if observed is False and not is_mapped else {}
     keys = by if isinstance(by, list | tuple) else [by]
     if obj.ndim == 2:
         keys = [G._clean_by_expr(obj, key) for key in keys]
     if obj.ndim == 1 or not any(isinstance(key, Expr) for key in keys):
         original(self, obj, by, *args, **kwargs)
     else:
-        # it would treat computed keys as labels
+        # the library would take computed keys for labels or functions
         labels = [key for key in keys if not isinstance(key, Expr)]
         original(self, obj, labels or [obj.columns[0]], *args, **kwargs)
         self.by = keys
@@ -170,23 +193,35 @@ def _as_list(arg: Any) -> Any:
 def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     """A method of a group-by as our node, where Dask's has no metadata or a wrong answer."""
     self = on_own_labels(self)
+    if name == "value_counts" and kwargs.pop("normalize", False):
+        counts = method(name, original, self, *args, **kwargs)
+        return counts.map_partitions(_shares, meta=_shares(counts._meta))
+    if name == "median":
+        bound = inspect.signature(original).bind(self, *args, **kwargs)
+        every = bound.arguments.pop("split_every", None)
+        if every:
+            # Dask announces fewer partitions by it than divisions, or none
+            outputs = max(self.obj.npartitions // every, 1)
+            result = method(name, original, *bound.args, **bound.kwargs)
+            return result.repartition(npartitions=outputs)
     device = is_cudf(self.obj._meta)
     # there are no matrices of one column; Dask says so
     matrix = name in ("cov", "corr") and isinstance(self, G.SeriesGroupBy)
     if matrix or not (device or name in _HOST_METHODS):
         return original(self, *args, **kwargs)
-    # any type: cuDF's metadata code raises several
-    errors = Exception if device else NotImplementedError
     stock: Any = None
     refused: Exception | None = None
     if self.observed or not device:
         try:
             stock = original(self, *args, **kwargs)
-        except errors as error:
+        except Exception as error:
+            # any type: the metadata code of Dask and of the library raises several
             refused = error
 
     def ours() -> Any:
         bound = inspect.signature(original).bind(self, *args, **kwargs)
+        if refused is not None and not _FLAGS.issuperset(bound.arguments.get("kwargs", {})):
+            raise refused
         bound.apply_defaults()
         arguments = {**bound.arguments, **bound.arguments.get("kwargs", {})}
         methods = _METHODS_OF_OURS if device else _HOST_METHODS
@@ -195,7 +230,7 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
             return None
         if arguments.get("min_count"):
             raise Unsupported(f"{name} with min_count", name)
-        flags = {n: arguments.get(n) for n in ("split_every", "split_out", "shuffle_method")}
+        flags = {n: arguments.get(n) for n in _FLAGS}
         flags["split_every"] = 8 if flags["split_every"] is None else flags["split_every"]
         parameters = tuple((n, arguments[n]) for n in REGISTRY[name].parameters if n in arguments)
         spec = read_method(self, name, parameters, bool(arguments.get("numeric_only")))
@@ -204,3 +239,10 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
         return node
 
     return _collection_of(ours, stock, refused)
+
+
+def _shares(counts: Any) -> Any:
+    """Counts of values as shares of their group, all of whose values are in one partition."""
+    keys = list(range(counts.index.nlevels - 1))
+    rows = counts.groupby(level=keys, dropna=False).transform("sum")
+    return (counts / rows).rename("proportion")

@@ -41,6 +41,7 @@ from dask_gpuagg.frontend.calls import aggregate, initialize, method
 from dask_gpuagg.frontend.contract import MAPPING, OTHER_INDEX, RELABELLING
 from dask_gpuagg.frontend.extended import ExtendedAggregation
 from dask_gpuagg.frontend.metadata import cached_meta, is_cudf
+from dask_gpuagg.frontend.methods import ADDED, Added
 from dask_gpuagg.frontend.patches import Hook
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.bucketing import dtypes_in
@@ -80,6 +81,10 @@ def hooks() -> list[Hook]:
     for owner in (G.GroupBy, G.SeriesGroupBy):
         for name in sorted(REGISTRY.keys() & vars(owner).keys()):
             wrapped.append((owner, name, functools.partial(method, name)))
+    for owner, methods in ADDED.items():
+        for name, function in methods.items():
+            if not hasattr(owner, name):
+                wrapped.append((owner, name, Added(function)))
     return wrapped
 
 

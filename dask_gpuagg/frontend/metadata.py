@@ -76,7 +76,7 @@ def outputs_meta(groupby: Any, requested: Sequence[Requested]) -> Any:
             column = frame
         else:
             # the number of rows is the same for every column
-            column = frame.iloc[:, 0] if request.column is None else frame[request.column]
+            column = frame.iloc[:, 0] if request.aggregation == "size" else frame[request.column]
         grouped = column.groupby(by, observed=True, dropna=dropna)
         if _is_known(meta, request):
             columns.append(grouped.size().iloc[:0])

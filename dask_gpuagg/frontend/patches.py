@@ -18,7 +18,7 @@ from dask_gpuagg.cache import after_fork
 from dask_gpuagg.reporting.events import is_dry_run
 from dask_gpuagg.settings import switch
 
-Hook = tuple[type, str, Callable[..., Any]]
+Hook = tuple[type, str, Any]
 
 lock = threading.RLock()
 
@@ -108,8 +108,12 @@ def uninstall() -> None:
 
 
 def _wrap(owner: type, name: str, wrapper: Callable[..., Any]) -> None:
-    attribute = inspect.getattr_static(owner, name)
+    attribute = inspect.getattr_static(owner, name, None)
     _originals[owner, name] = owner.__dict__.get(name)
+    if attribute is None:
+        # Dask has no such method: the wrapper is a descriptor
+        setattr(owner, name, wrapper)
+        return
     is_property = isinstance(attribute, functools.cached_property)
     original: Any = attribute.func if is_property else getattr(owner, name)
 

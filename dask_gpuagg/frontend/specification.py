@@ -54,6 +54,7 @@ _KNOWN_FUNCTIONS: dict[Any, tuple[str, dict[str, Any]]] = {
     np.median: ("median", {"skipna": False} if _CALLED_AS_WRITTEN else {}),
     **dict.fromkeys((np.std, np.nanstd), ("std", {"ddof": 0} if _CALLED_AS_WRITTEN else {})),
     **dict.fromkeys((np.var, np.nanvar), ("var", {"ddof": 0} if _CALLED_AS_WRITTEN else {})),
+    **({sum: ("sum", {"skipna": False})} if _CALLED_AS_WRITTEN else {}),
     len: ("size", {}),
 }
 
@@ -177,6 +178,8 @@ def needs_extension(groupby: Any, spec: Specification, arg: Any, named: dict[str
     """
     if isinstance(arg, str) and arg == "size":
         return False  # a method of frames: one column, whatever the arguments
+    if spec.guards:
+        return True
     if arg is None:
         differs = isinstance(groupby._slice, list | tuple) and len(named) > 1
     elif isinstance(arg, dict):
@@ -221,11 +224,14 @@ def _of_column(groupby: Any) -> bool:
     return type(groupby._meta).__name__ == "SeriesGroupBy"
 
 
-def _value_columns(groupby: Any) -> list[Hashable]:
-    """The columns that pandas aggregates where none are named.
+def value_columns(groupby: Any, numeric_only: bool = False) -> list[Hashable]:
+    """The columns that pandas aggregates where none are named, or the numbers among them."""
+    labels = _value_columns(groupby)
+    return numeric_labels(groupby.obj._meta, labels) if numeric_only else labels
 
-    All but the keys; what was chosen with ``[...]`` may contain a key.
-    """
+
+def _value_columns(groupby: Any) -> list[Hashable]:
+    """All columns but the keys; what was chosen with ``[...]`` may contain a key."""
     if groupby._slice is not None:
         chosen = groupby._slice
         return list(chosen) if isinstance(chosen, list | tuple) else [chosen]

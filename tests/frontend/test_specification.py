@@ -235,7 +235,6 @@ class TestReadFunction:
         ("function", "name"),
         [
             ("sum", "sum"),
-            (sum, "sum"),
             (min, "min"),
             (list, "list"),
             (np.sum, "sum"),

@@ -1,0 +1,223 @@
+"""Methods of pandas' group-bys that those of Dask lack, while the plugin is on.
+
+Most are another way to write ``.agg``. ``nlargest`` and ``nsmallest`` move only those rows of a
+partition that can be in the result.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from dask._expr import Expr
+from dask.dataframe.dask_expr import _groupby as G
+from dask.dataframe.dispatch import concat as concat_of_library
+from dask.dataframe.dispatch import meta_nonempty
+
+from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.frontend.patches import acting
+from dask_gpuagg.frontend.specification import WithArguments, value_columns
+
+# a column with the place of a row among all
+_ROW = "gpuagg row"
+# dtypes whose description is one of numbers
+_NUMBERS = ("int", "uint", "float")
+
+
+class Added:
+    """A method that a class has while the plugin is on, and lacks otherwise."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __get__(self, groupby: Any, owner: type) -> Any:
+        if groupby is None:
+            return self
+        if not acting():
+            # Python then asks __getattr__, as where there is no such method
+            raise AttributeError(self._function.__name__)
+        return functools.update_wrapper(functools.partial(self._function, groupby), self._function)
+
+
+def quantile(
+    groupby: Any,
+    q: float | Sequence[float] = 0.5,
+    interpolation: str = "linear",
+    numeric_only: bool = False,
+    **flags: Any,
+) -> Any:
+    """Quantiles of each group; of several ``q`` one row for each."""
+    if isinstance(q, int | float):
+        arguments = {"q": q, "interpolation": interpolation, "numeric_only": numeric_only}
+        return groupby.aggregate("quantile", **arguments, **flags)
+    functions = {
+        f"q{i}": WithArguments("quantile", (("interpolation", interpolation), ("q", each)))
+        for i, each in enumerate(q)
+    }
+    wide, columns = _several(groupby, functions, numeric_only, flags)
+    scalar = isinstance(groupby, G.SeriesGroupBy)
+    stack = functools.partial(_stack, quantiles=list(q), columns=columns, scalar=scalar)
+    return wide.map_partitions(stack, meta=stack(wide._meta), enforce_metadata=False)
+
+
+def _stack(wide: Any, quantiles: list[float], columns: list[Hashable], scalar: bool) -> Any:
+    """One row per group and quantile, from one row per group with a column for each quantile."""
+    names, number = list(wide.index.names), len(quantiles)
+    levels = wide.index.to_frame(index=False)
+    levels.columns = [f"k{i}" for i in range(len(names))]
+    pieces = []
+    for i, level in enumerate(quantiles):
+        labels = [f"q{i}"] if scalar else [(c, f"q{i}") for c in columns]
+        piece = wide[labels].reset_index(drop=True)
+        piece.columns = [f"v{j}" for j in range(len(columns))]
+        for name in levels.columns:
+            piece[name] = levels[name]
+        piece["q"] = np.full(len(piece), level, dtype=np.float64)
+        piece["place"] = np.arange(len(piece)) * number + i
+        pieces.append(piece)
+    rows = concat_of_library(pieces).sort_values("place")
+    result = rows.set_index([*levels.columns, "q"])[[f"v{j}" for j in range(len(columns))]]
+    result.index.names = [*names, None]
+    if scalar:
+        return result["v0"].rename(columns[0])
+    result.columns = wide.columns[:0].droplevel(-1).append(pd.Index(columns, tupleize_cols=False))
+    return result
+
+
+def any_(groupby: Any, skipna: bool = True, **flags: Any) -> Any:
+    """Whether any value of a group is true."""
+    return groupby.aggregate("any", **_unusual(skipna=(skipna, True)), **flags)
+
+
+def all_(groupby: Any, skipna: bool = True, **flags: Any) -> Any:
+    """Whether all values of a group are true."""
+    return groupby.aggregate("all", **_unusual(skipna=(skipna, True)), **flags)
+
+
+def sem(groupby: Any, ddof: int = 1, numeric_only: bool = False, **flags: Any) -> Any:
+    """Standard error of the mean of each group."""
+    return groupby.aggregate("sem", ddof=ddof, numeric_only=numeric_only, **flags)
+
+
+def nunique(groupby: Any, dropna: bool = True, **flags: Any) -> Any:
+    """Number of distinct values of each group and column."""
+    return groupby.aggregate("nunique", **_unusual(dropna=(dropna, True)), **flags)
+
+
+def _unusual(**arguments: tuple[Any, Any]) -> dict[str, Any]:
+    """Arguments that are not what the aggregation does anyway."""
+    return {name: value for name, (value, usual) in arguments.items() if value is not usual}
+
+
+def describe(groupby: Any, percentiles: Sequence[float] | None = None, **flags: Any) -> Any:
+    """Count, mean, standard deviation, extremes and quantiles of the numbers of each group."""
+    chosen = (0.25, 0.5, 0.75) if percentiles is None else sorted({*percentiles})
+    functions: dict[str, Any] = {name: name for name in ("count", "mean", "std", "min")}
+    for q in chosen:
+        functions[f"{100 * q:.6g}%"] = WithArguments("quantile", (("q", q),))
+    functions["max"] = "max"
+    result, columns = _several(groupby, functions, True, flags)
+    meta = groupby.obj._meta
+    for c in columns:
+        dtype = meta.dtype if meta.ndim == 1 else meta[c].dtype
+        if dtype_class(dtype) not in _NUMBERS:
+            raise NotImplementedError(f"describe of {c!r}, which has dtype {dtype}: no numbers")
+    return result.map_partitions(_as_means, meta=_as_means(result._meta), enforce_metadata=False)
+
+
+def _as_means(described: Any) -> Any:
+    """Counts and extremes in the dtype of their column's mean, as pandas' description has them."""
+    dtypes = dict(described.dtypes)
+    for label in dtypes:
+        mean = (*label[:-1], "mean") if isinstance(label, tuple) else "mean"
+        described[label] = described[label].astype(dtypes[mean])
+    return described
+
+
+def _several(
+    groupby: Any, functions: dict[str, Any], numeric_only: bool, flags: dict[str, Any]
+) -> tuple[Any, list[Hashable]]:
+    """Several functions of each column, under labels; and the columns."""
+    meta = groupby.obj._meta
+    if isinstance(groupby, G.SeriesGroupBy):
+        columns = [meta.name if meta.ndim == 1 else groupby._slice]
+        return groupby.aggregate(None, **functions, **flags), columns
+    columns = value_columns(groupby, numeric_only)
+    return groupby.aggregate(dict.fromkeys(columns, functions), **flags), columns
+
+
+def nlargest(groupby: Any, n: int = 5, keep: str = "first") -> Any:
+    """The ``n`` largest values of each group, with the labels of their rows."""
+    return _most(groupby, "nlargest", n, keep)
+
+
+def nsmallest(groupby: Any, n: int = 5, keep: str = "first") -> Any:
+    """The ``n`` smallest values of each group, with the labels of their rows."""
+    return _most(groupby, "nsmallest", n, keep)
+
+
+def _most(groupby: Any, name: str, n: int, keep: str) -> Any:
+    by, frame = list(groupby.by), groupby.obj
+    if frame.ndim == 1 or any(isinstance(key, Expr) or callable(key) for key in by):
+        raise NotImplementedError(f"{name} by keys that are no columns of the frame")
+    if keep not in ("first", "last", "all"):
+        raise ValueError('keep must be either "first", "last" or "all"')
+    options = {
+        "by": by, "column": groupby._slice, "name": name, "n": n, "keep": keep,
+        "dropna": groupby.dropna is not False,
+    }  # fmt: skip
+    # of equal values the first ones count, whose order a shuffle loses
+    numbered = frame.assign(**{_ROW: frame.map_partitions(_ones, meta=_ones(frame._meta)).cumsum()})
+    find = functools.partial(_candidates, **options)
+    last = functools.partial(_most_of_groups, **options)
+    meta = last(meta_nonempty(numbered._meta)).iloc[:0]
+    candidates = numbered.map_partitions(find, meta=numbered._meta)
+    return candidates.shuffle(by).map_partitions(last, meta=meta, enforce_metadata=False)
+
+
+def _ones(frame: Any) -> Any:
+    """A one for each row."""
+    return frame.assign(**{_ROW: 1})[_ROW]
+
+
+def _candidates(
+    frame: Any, by: list[Hashable], column: Hashable, name: str, n: int, keep: str, dropna: bool
+) -> Any:
+    """The rows of a partition that can be among the first of their group."""
+    ties = {"first": "first", "last": "first", "all": "min"}[keep]
+    rows = frame.iloc[::-1] if keep == "last" else frame
+    ascending = name == "nsmallest"
+    groups = rows.groupby(by, sort=False, dropna=dropna)[column]
+    rank = groups.rank(method=ties, ascending=ascending, na_option="bottom")
+    chosen = rows[rank <= n]
+    return chosen.iloc[::-1] if keep == "last" else chosen
+
+
+def _most_of_groups(
+    frame: Any, by: list[Hashable], column: Hashable, name: str, n: int, keep: str, dropna: bool
+) -> Any:
+    """The result of the library for whole groups."""
+    frame = frame.sort_values(_ROW)
+    groups = frame.groupby(by, dropna=dropna, **({"observed": True} if _is_pandas(frame) else {}))
+    return getattr(groups[column], name)(n, keep=keep)
+
+
+def _is_pandas(frame: Any) -> bool:
+    return isinstance(frame, pd.DataFrame)
+
+
+# by class of Dask; those that a class has already are wrapped instead
+ADDED: dict[type, dict[str, Callable[..., Any]]] = {
+    G.GroupBy: {
+        "quantile": quantile,
+        "any": any_,
+        "all": all_,
+        "sem": sem,
+        "nunique": nunique,
+        "describe": describe,
+    },
+    G.SeriesGroupBy: {"nlargest": nlargest, "nsmallest": nsmallest},
+}

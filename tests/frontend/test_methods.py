@@ -1,0 +1,194 @@
+"""Methods that pandas' group-bys have and Dask's lack, refuse, or answer otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from dask.dataframe.dask_expr._groupby import SeriesGroupBy
+
+pytestmark = pytest.mark.usefixtures("synchronous", "plugin")
+Query = Callable[[Any], Any]
+
+
+def frame() -> pd.DataFrame:
+    rng = np.random.default_rng(5)
+    pdf = pd.DataFrame(
+        {
+            "k": rng.integers(0, 5, 120),
+            "j": rng.integers(0, 2, 120),
+            "x": rng.random(120),
+            "i": rng.integers(0, 9, 120),
+            "b": rng.random(120) < 0.5,
+            "s": rng.choice(list("abc"), 120),
+        }
+    )
+    pdf.loc[::7, "x"] = np.nan
+    return pdf
+
+
+def check(query: Query, data: pd.DataFrame, npartitions: int, ordered: bool = False) -> None:
+    """The same values, dtypes, labels and metadata as pandas; rows of one key in its order."""
+    lazy = query(dd.from_pandas(data, npartitions=npartitions, sort=False))
+    expected = query(data)
+    found, expected = (
+        each.sort_index(kind="stable", level=0 if ordered else None)
+        for each in (lazy.compute(), expected)
+    )
+    same = pd.testing.assert_series_equal if found.ndim == 1 else pd.testing.assert_frame_equal
+    same(found, expected)
+    meta = lazy._meta
+    if found.ndim == 1:
+        assert (meta.name, meta.dtype) == (found.name, found.dtype)
+    else:
+        assert list(meta.dtypes.items()) == list(found.dtypes.items())
+    assert list(meta.index.names) == list(found.index.names)
+
+
+ADDED: dict[str, Query] = {
+    "a quantile": lambda d: d.groupby("k").x.quantile(0.9),
+    "quantiles": lambda d: d.groupby("k").x.quantile([0.1, 0.9]),
+    "quantiles of a frame": lambda d: d.groupby(["k", "j"])[["x", "i"]].quantile([0.1, 0.5, 0.9]),
+    "interpolation": lambda d: d.groupby("k").i.quantile([0.3], interpolation="lower"),
+    "a median of a frame": lambda d: (
+        d[["k", "x", "i", "s"]].groupby("k").quantile(numeric_only=True)
+    ),
+    "any": lambda d: d.groupby("k").b.any(),
+    "all of a frame": lambda d: d.groupby("k")[["b", "i"]].all(),
+    "sem": lambda d: d.groupby("k").x.sem(),
+    "sem of a frame": lambda d: d.groupby("k")[["x", "i"]].sem(ddof=0),
+    "nunique of a frame": lambda d: d.groupby("k").nunique(),
+    "describe": lambda d: d.groupby("k").x.describe(),
+    "describe a frame": lambda d: d.groupby("k")[["x", "i"]].describe(),
+    "percentiles": lambda d: d.groupby("k").i.describe(percentiles=[0.1, 0.333]),
+    "shares": lambda d: d.groupby("k").i.value_counts(normalize=True),
+}
+
+
+@pytest.mark.parametrize("npartitions", [1, 4])
+@pytest.mark.parametrize("query", ADDED.values(), ids=ADDED)
+def test_a_method_answers_as_pandas(query: Query, npartitions: int) -> None:
+    check(query, frame(), npartitions)
+
+
+@pytest.mark.parametrize("npartitions", [1, 4])
+@pytest.mark.parametrize("keep", ["first", "last", "all"])
+@pytest.mark.parametrize("name", ["nlargest", "nsmallest"])
+@pytest.mark.parametrize("column", ["x", "i"])
+def test_rows_of_the_extreme_values(column: str, name: str, keep: str, npartitions: int) -> None:
+    check(lambda d: getattr(d.groupby("k")[column], name)(3, keep=keep), frame(), npartitions, True)
+    check(lambda d: getattr(d.groupby(["k", "j"])[column], name)(40), frame(), npartitions)
+
+
+def test_added_methods_are_there_only_while_the_plugin_is_on() -> None:
+    groups = dd.from_pandas(frame(), npartitions=2).groupby("k")
+    assert groups.quantile.__doc__
+    with dask.config.set({"gpuagg.enabled": False}):
+        for name in ("quantile", "any", "all", "sem", "nunique", "describe"):
+            with pytest.raises(AttributeError, match=f"Column not found: {name}"):
+                getattr(groups, name)
+        with pytest.raises(AttributeError):
+            _ = groups.x.nlargest
+        # a column of that name is chosen, as ever
+        renamed = dd.from_pandas(frame().rename(columns={"x": "any"}), npartitions=2)
+        assert isinstance(renamed.groupby("k").any, SeriesGroupBy)
+
+
+CHOSEN: dict[str, Query] = {
+    name: lambda d, name=name: getattr(d.groupby("k")[["x", "i"]], name)()
+    for name in ("sum", "mean", "var", "std", "cov", "corr")
+}
+KEYS: dict[str, Query] = {
+    name: lambda d, name=name: getattr(d.groupby("k")[["k", "x"]], name)()
+    for name in ("sum", "mean", "var", "std", "cov", "corr")
+}
+KEYS |= {
+    f"the key's {name}": lambda d, name=name: getattr(d.groupby("k").k, name)()
+    for name in ("mean", "var", "std", "nunique")
+}
+COLUMNS: dict[str, Query] = {
+    f"{name} of {by} {column}": lambda d, by=by, name=name, column=column: getattr(
+        d.groupby(by)[["x", "i"]], name
+    )()[column]
+    for by in ("k", ["k", "j"])
+    for name in ("cov", "corr")
+    for column in ("i", ["i"])
+}
+
+
+@pytest.mark.parametrize("npartitions", [1, 3])
+@pytest.mark.parametrize("query", (CHOSEN | KEYS | COLUMNS).values(), ids=CHOSEN | KEYS | COLUMNS)
+def test_chosen_columns_come_as_they_were_chosen(query: Query, npartitions: int) -> None:
+    data = frame()[["k", "j", "i", "x"]]
+    lazy, expected = query(dd.from_pandas(data, npartitions=npartitions)), query(data)
+    found = lazy.compute().sort_index()
+    if expected.ndim == 2:
+        assert list(lazy.columns) == list(expected.columns)
+        pd.testing.assert_frame_equal(found, expected.sort_index(), check_names=False)
+    else:
+        pd.testing.assert_series_equal(found, expected.sort_index(), check_names=False)
+
+
+def test_values_of_the_key_itself_are_counted() -> None:
+    data = frame()
+    found = dd.from_pandas(data, npartitions=3).groupby("k").k.value_counts().compute()
+    assert found.droplevel(0).sort_index().to_dict() == data.k.value_counts().to_dict()
+
+
+@pytest.mark.parametrize(("column", "name"), [("d", "mean"), ("b", "var"), ("b", "std")])
+def test_arrows_dtypes_by_method_as_by_agg(column: str, name: str) -> None:
+    decimals = [Decimal("1.25"), Decimal("2.50"), None, Decimal("3.10")]
+    data = pd.DataFrame(
+        {
+            "k": [1, 1, 2, 2],
+            "d": pd.array(decimals, dtype=pd.ArrowDtype(pa.decimal128(9, 2))),
+            "b": pd.array([True, False, None, True], dtype="bool[pyarrow]"),
+        }
+    )
+    found = getattr(dd.from_pandas(data, npartitions=2).groupby("k")[column], name)()
+    expected = getattr(data.groupby("k")[column], name)()
+    pd.testing.assert_series_equal(found.compute().sort_index(), expected)
+
+
+@pytest.mark.parametrize("npartitions", [1, 3])
+def test_a_median_has_the_partitions_that_it_announces(npartitions: int) -> None:
+    data = frame()
+    lazy = dd.from_pandas(data, npartitions=npartitions).groupby("k").i.median(split_every=2)
+    assert lazy.npartitions == len(lazy.divisions) - 1 >= 1
+    found = (lazy + 1).compute().sort_index()
+    pd.testing.assert_series_equal(found, data.groupby("k").i.median() + 1)
+
+
+def test_keys_of_a_categorical_index() -> None:
+    index = pd.CategoricalIndex(list("abbcc"), name="id")
+    data = pd.DataFrame({"v": [1, 2, 3, 4, 5.0]}, index=index)
+    lazy = dd.from_pandas(data, npartitions=2, sort=False)
+    found = lazy.groupby(lazy.index).v.sum().compute().sort_index()
+    assert found.to_dict() == data.groupby(data.index, observed=True).v.sum().to_dict()
+
+
+def test_the_built_in_sum_of_nan_is_nan() -> None:
+    data = pd.DataFrame({"k": [1, 1, 2], "x": [0.5, np.nan, 2.0]})
+    found = dd.from_pandas(data, npartitions=2).groupby("k").x.agg(sum).compute().sort_index()
+    pd.testing.assert_series_equal(found, data.groupby("k").x.agg(sum))
+
+
+@pytest.mark.parametrize("spec", [{None: "sum", ("x",): "nunique"}, ["sum", "nunique"]])
+def test_a_column_called_none(spec: Any) -> None:
+    data = pd.DataFrame({"k": [1, 1, 2, 2], "x": [0.25, 0.5, 1.5, 2.25], "y": [1, 2, 3, 4]})
+    data.columns = pd.Index([1.5, None, ("x",)], tupleize_cols=False, dtype=object)
+    found = dd.from_pandas(data, npartitions=2, sort=False).groupby(1.5).agg(spec).compute()
+    assert found.sort_index().to_numpy().tolist() == data.groupby(1.5).agg(spec).to_numpy().tolist()
+
+
+@pytest.mark.parametrize("name", ["mean", "value_counts", "var"])
+def test_arguments_that_nobody_knows_are_refused(name: str) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        getattr(dd.from_pandas(frame(), npartitions=2).groupby("k").x, name)(foo=1)
