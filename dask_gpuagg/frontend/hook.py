@@ -81,10 +81,12 @@ def hooks() -> list[Hook]:
     for owner in (G.GroupBy, G.SeriesGroupBy):
         for name in sorted(REGISTRY.keys() & vars(owner).keys()):
             wrapped.append((owner, name, functools.partial(method, name)))
-    for owner, methods in ADDED.items():
-        for name, function in methods.items():
-            if not hasattr(owner, name):
-                wrapped.append((owner, name, Added(function)))
+    wrapped += [
+        (kind, name, Added(function))
+        for kind, methods in ADDED.items()
+        for name, function in methods.items()
+        if not hasattr(kind, name)
+    ]
     return wrapped
 
 

@@ -18,8 +18,9 @@ from dask.dataframe.dispatch import concat as concat_of_library
 from dask.dataframe.dispatch import meta_nonempty
 
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.frontend.patches import acting
+from dask_gpuagg.frontend.patches import is_enabled
 from dask_gpuagg.frontend.specification import WithArguments, value_columns
+from dask_gpuagg.reporting.events import is_dry_run
 
 # a column with the place of a row among all
 _ROW = "gpuagg row"
@@ -36,7 +37,7 @@ class Added:
     def __get__(self, groupby: Any, owner: type) -> Any:
         if groupby is None:
             return self
-        if not acting():
+        if not (is_dry_run() or is_enabled()):
             # Python then asks __getattr__, as where there is no such method
             raise AttributeError(self._function.__name__)
         return functools.update_wrapper(functools.partial(self._function, groupby), self._function)
@@ -165,7 +166,7 @@ def _most(groupby: Any, name: str, n: int, keep: str) -> Any:
         raise NotImplementedError(f"{name} by keys that are no columns of the frame")
     if keep not in ("first", "last", "all"):
         raise ValueError('keep must be either "first", "last" or "all"')
-    options = {
+    options: dict[str, Any] = {
         "by": by, "column": groupby._slice, "name": name, "n": n, "keep": keep,
         "dropna": groupby.dropna is not False,
     }  # fmt: skip
@@ -173,7 +174,7 @@ def _most(groupby: Any, name: str, n: int, keep: str) -> Any:
     numbered = frame.assign(**{_ROW: frame.map_partitions(_ones, meta=_ones(frame._meta)).cumsum()})
     find = functools.partial(_candidates, **options)
     last = functools.partial(_most_of_groups, **options)
-    meta = last(meta_nonempty(numbered._meta)).iloc[:0]
+    meta = _most_of_groups(meta_nonempty(numbered._meta), **options).iloc[:0]
     candidates = numbered.map_partitions(find, meta=numbered._meta)
     return candidates.shuffle(by).map_partitions(last, meta=meta, enforce_metadata=False)
 
