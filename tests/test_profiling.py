@@ -256,19 +256,6 @@ class TestBounds:
         assert {run.plan for run in latest} == {None}
         assert latest[0].step == "partial"
 
-    def test_a_total_that_was_dropped_and_came_back_is_another(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(runs, "_TOTALS", 1)
-        note = [Run(Decision(kernel=name, why=""), 1, 1) for name in "ab"]
-        for _ in range(9):
-            runs.note_run(note[0])
-        before = runs.measured()
-        runs.note_run(note[1])
-        runs.note_run(note[0])
-        (total,) = runs.since(before, runs.measured()).values()
-        assert total.calls == 1
-
 
 def test_a_profile_keeps_no_data() -> None:
     frame = DATA.copy()

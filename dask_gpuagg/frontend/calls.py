@@ -234,8 +234,14 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
         flags["split_every"] = 8 if flags["split_every"] is None else flags["split_every"]
         parameters = tuple((n, arguments[n]) for n in REGISTRY[name].parameters if n in arguments)
         spec = read_method(self, name, parameters, bool(arguments.get("numeric_only")))
-        node = extended(self, spec, flags, stock)
-        logical.read(node)
+        try:
+            node = extended(self, spec, flags, stock)
+            logical.read(node)
+        except Exception as failure:
+            if refused is None:
+                raise
+            # the error is Dask's
+            raise Unsupported(str(failure)) from failure
         return node
 
     return _collection_of(ours, stock, refused)

@@ -18,12 +18,13 @@ from dask.dataframe.dispatch import concat as concat_of_library
 from dask.dataframe.dispatch import meta_nonempty
 
 from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.frontend.metadata import is_cudf
 from dask_gpuagg.frontend.patches import is_enabled
 from dask_gpuagg.frontend.specification import WithArguments, value_columns
 from dask_gpuagg.reporting.events import is_dry_run
 
-# a column with the place of a row among all
-_ROW = "gpuagg row"
+# columns with the place of a row among all, and its label
+_ROW, _LABEL = "gpuagg row", "gpuagg label"
 # dtypes whose description is one of numbers
 _NUMBERS = ("int", "uint", "float")
 
@@ -200,14 +201,20 @@ def _candidates(
 def _most_of_groups(
     frame: Any, by: list[Hashable], column: Hashable, name: str, n: int, keep: str, dropna: bool
 ) -> Any:
-    """The result of the library for whole groups."""
+    """The result for whole groups, as pandas has it."""
     frame = frame.sort_values(_ROW)
-    groups = frame.groupby(by, dropna=dropna, **({"observed": True} if _is_pandas(frame) else {}))
-    return getattr(groups[column], name)(n, keep=keep)
-
-
-def _is_pandas(frame: Any) -> bool:
-    return isinstance(frame, pd.DataFrame)
+    if not is_cudf(frame):
+        groups = frame.groupby(by, dropna=dropna, observed=True)
+        return getattr(groups[column], name)(n, keep=keep)
+    # cuDF has no such method
+    rows = _candidates(frame, by, column, name, n, keep, dropna)
+    labels = [*rows.index.names]
+    rows = rows.assign(**{_LABEL: rows.index})
+    ascending = [True] * len(by) + [name == "nsmallest", keep != "last"]
+    rows = rows.sort_values([*by, column, _ROW], ascending=ascending)
+    result = rows.set_index([*by, _LABEL])[column]
+    result.index.names = [*by, *labels]
+    return result
 
 
 # by class of Dask; those that a class has already are wrapped instead

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.algorithms import select, sgb
 from dask_gpuagg.cuda.call import forget_prepared
 from dask_gpuagg.cuda.runtime import kernels
+from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
 
 ROWS = 200_000
 QUERIES = {
@@ -99,12 +101,19 @@ def test_the_first_call_is_served_by_libcudf_and_later_ones_by_kernels(
 
 
 def test_the_first_call_does_not_wait(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*_: Any) -> Any:
-        raise AssertionError("compiled by the call itself")
+    caller, is_over = threading.current_thread(), threading.Event()
 
-    monkeypatch.setattr(kernels, "cubin", never)
-    check(query_of("several").compute(), "several")
-    assert last_runs()[-1].decision.kernel == "libcudf"
+    def later(*_: Any) -> Any:
+        assert threading.current_thread() is not caller, "compiled by the call itself"
+        is_over.wait(60)
+        raise KernelsUnavailable("the test is over")
+
+    monkeypatch.setattr(kernels, "cubin", later)
+    try:
+        check(query_of("several").compute(), "several")
+        assert last_runs()[-1].decision.kernel == "libcudf"
+    finally:
+        is_over.set()
 
 
 def test_rows_for_which_memory_does_not_suffice_wait(

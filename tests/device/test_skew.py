@@ -83,7 +83,7 @@ def test_partitions_that_a_count_leaves_too_little_room(
     wanted: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Places run out for the last ones, whose rows join the groups made already."""
-    enough = partitioning.counted_capacity
+    enough = skew.counted_capacity
     monkeypatch.setattr(skew, "counted_capacity", lambda *of: int(0.9 * enough(*of)))
     rng = np.random.default_rng(11)
     frame = pd.DataFrame({"k": zipf(1.0, 2_000_000, rng), "v": with_nulls(rng)})
