@@ -32,6 +32,9 @@ from dask_gpuagg.settings import settings
 from dask_gpuagg.states import STATES
 from dask_gpuagg.tasks.tasks import PARTITION
 
+# Pieces of an exchange, as many tasks, that cost less than joining partials before; and how many
+# are joined where their size is not known.
+_FEW_PIECES, _JOINED = 4096, 8
 # Tasks that merge distinct pairs where one would do: a few for each core of a laptop.
 _PIECES_OF_PAIRS = 8
 # Groups of fewer rows have brackets that hold much of them, and few rows are exchanged as quickly
@@ -167,11 +170,31 @@ def _exchange(
         if chunks is not None and query.on_device:
             chunks = _smaller(query, decision, chunks)
         partials = _partials(query, chunks, buckets)
+        number = _joined(query, buckets) if chunks is None else partials.npartitions
+        if number < partials.npartitions:
+            partials = nodes.GroupByJoined(partials, plan, number)
         return nodes.GroupByExchange(partials, plan, promised, buckets, decision)
     pieces = nodes.GroupByPieces(_partials(query, chunks), plan, buckets)
     order: dict[str, Any] = {"ignore_index": True, "original_partitioning_index": [PARTITION]}
     shuffled = Shuffle(pieces, PARTITION, buckets, method=method, **order)
     return nodes.GroupByMerge(shuffled, plan, promised, decision)
+
+
+def _joined(query: GroupByQuery, buckets: int) -> int:
+    """The number of partials that are split, of which each has a task for each bucket.
+
+    Joined ones are at most as large as an output, where the rows of the input are known.
+    """
+    inputs, rows = int(query.frame.npartitions), rows_of(query.frame)
+    if query.on_device:
+        return inputs
+    if rows is None:
+        smallest = math.ceil(inputs / _JOINED)
+    else:
+        columns = (*query.plan.keys, *query.plan.columns)
+        nbytes = rows * sum(size_of(column.dtype) for column in columns)
+        smallest = math.ceil(nbytes / BYTES_ON_HOST)
+    return min(inputs, max(_FEW_PIECES // buckets, smallest, 1))
 
 
 def narrowed(query: GroupByQuery, decision: Routing) -> Expr | None:

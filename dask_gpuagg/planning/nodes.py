@@ -221,6 +221,23 @@ class GroupByTree(GroupByNode):
         return {"combine": len(self._layer()) - 1, "finalize": 1}
 
 
+class GroupByJoined(GroupByNode):
+    """Consecutive partials combined, of which an exchange has fewer pieces."""
+
+    _parameters = ["frame", "plan", "number"]
+    _prefix, _step = "gpuagg_join", "combine"
+
+    def _number(self) -> int:
+        return int(self.number)
+
+    def _layer(self) -> dict[Any, Task]:
+        partials, layer = _keys_of(self.frame), {}
+        for i, key in enumerate(_keys_of(self)):
+            start, stop = (len(partials) * end // self.number for end in (i, i + 1))
+            layer[key] = Task(key, tasks.gpuagg_combine, _refs(partials[start:stop]), self.plan)
+        return layer
+
+
 class GroupByExchange(GroupByNode):
     """Partials split by key hash, where they are not; outputs merge pieces in partition order."""
 
