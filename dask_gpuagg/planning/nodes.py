@@ -30,6 +30,7 @@ import pandas as pd
 from dask._task_spec import List, Task, TaskRef
 from dask.base import tokenize
 from dask.dataframe.dask_expr._expr import Blockwise, Expr
+from dask.dataframe.dask_expr._reductions import TreeReduce
 
 from dask_gpuagg.engines import HOST, engine_name, engine_of
 from dask_gpuagg.plan import Plan
@@ -192,8 +193,11 @@ class GroupByChunkDirect(GroupByNode):
         return {"direct": 1, "divide": self.outputs if self.outputs > 1 else 0}
 
 
-class GroupByTree(GroupByNode):
-    """Partials combined ``split_every`` at a time, finalized into one output."""
+class GroupByTree(GroupByNode, TreeReduce):
+    """Partials combined ``split_every`` at a time, finalized into one output.
+
+    It is found where Dask's own trees are looked for.
+    """
 
     _parameters = ["frame", "plan", "promised", "decision", "split_every"]
     _prefix, route = "gpuagg_tree", Route.TREE

@@ -92,7 +92,7 @@ def test_few_groups_are_merged_by_one_task_after_the_chunks(client: Client) -> N
     decision = decision_of(query)
     assert (decision.route, decision.outputs) == (Route.TREE, OUTPUTS)
     assert decision.groups == 100
-    workers = len(client.scheduler_info(n_workers=-1)["workers"])
+    workers = len(client.run(int))
     assert tasks_and_hops(query) == (workers + 1 + DIVIDED, 4)
     right(query, pdf)
 
@@ -104,7 +104,7 @@ def test_many_groups_are_exchanged_into_a_piece_for_each_gpu(
     pdf = frame(100_000)
     query = on_all(client, pdf).groupby("k").v.sum()
     decision = decision_of(query)
-    workers = len(client.scheduler_info(n_workers=-1)["workers"])
+    workers = len(client.run(int))
     assert (decision.route, decision.outputs) == (Route.EXCHANGE, OUTPUTS)
     assert decision.pieces == workers
     assert decision.groups is not None
@@ -184,7 +184,7 @@ def test_rows_and_pairs_are_exchanged_though_groups_are_few(client: Client, spec
     pdf = frame(20, 24_000).assign(v=lambda d: d.v.round(2))
     query = on_all(client, pdf).groupby("k").v.agg(spec)
     decision = decision_of(query)
-    workers = len(client.scheduler_info(n_workers=-1)["workers"])
+    workers = len(client.run(int))
     assert (decision.route, decision.outputs) == (Route.EXCHANGE, OUTPUTS)
     assert decision.pieces == workers
     expected = pdf.groupby("k").v.agg(spec)
@@ -218,7 +218,7 @@ def test_workers_without_a_gpu_count_for_nothing(
 
     monkeypatch.setattr(cluster, "device_bytes", of_a_gpu)
     monkeypatch.setattr(cluster, "_device_memory", weakref.WeakKeyDictionary())
-    workers = len(client.scheduler_info(n_workers=-1)["workers"])
+    workers = len(client.run(int))
     assert gpus() == (workers - 1, GPU_BYTES)
     assert gpus() == (workers - 1, GPU_BYTES)
     pdf = frame(100)

@@ -49,9 +49,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        reason = _ANSWERED.get(item.originalname) if "dask_expr" in str(item.path) else None
+        if reason and not config.option.stock:
+            item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
     if config.option.only_failed:
         wanted = set(json.loads(config.option.only_failed.read_text())["failed"])
         items[:] = [item for item in items if item.nodeid in wanted]
+
+
+# Tests that assert that Dask refuses what it can answer while the plugin is on.
+_ANSWERED = {
+    "test_groupby_nunique": "frames have nunique",
+    "test_series_groupby_not_supported": "var and std of the key itself",
+}
 
 
 # Tests that assert not results but the nodes of stock Dask's own physical plan, with the setting
