@@ -201,6 +201,8 @@ class GroupByTree(GroupByNode, TreeReduce):
 
     _parameters = ["frame", "plan", "promised", "decision", "split_every"]
     _prefix, route = "gpuagg_tree", Route.TREE
+    # Dask's own print operands that this one has not
+    __str__, _tree_repr_lines = Expr.__str__, Expr._tree_repr_lines
 
     def _number(self) -> int:
         return 1
