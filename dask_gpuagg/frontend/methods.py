@@ -133,6 +133,8 @@ def describe(groupby: Any, percentiles: Sequence[float] | None = None, **flags: 
 def _as_means(described: Any) -> Any:
     """Counts and extremes in the dtype of their column's mean, as pandas' description has them."""
     dtypes = dict(described.dtypes)
+    # the rows, and the metadata, belong to the aggregation
+    described = described.copy(deep=False)
     for label in dtypes:
         mean = (*label[:-1], "mean") if isinstance(label, tuple) else "mean"
         described[label] = described[label].astype(dtypes[mean])

@@ -185,9 +185,10 @@ def _joined(query: GroupByQuery, buckets: int) -> int:
 
     Joined ones are at most as large as an output, where the rows of the input are known.
     """
-    inputs, rows = int(query.frame.npartitions), rows_of(query.frame)
-    if query.on_device:
+    inputs = int(query.frame.npartitions)
+    if query.on_device or inputs * buckets <= _FEW_PIECES:
         return inputs
+    rows = rows_of(query.frame)
     if rows is None:
         smallest = math.ceil(inputs / _JOINED)
     else:

@@ -252,15 +252,6 @@ def gpuagg_sample(chunk: Chunk, plan: Plan) -> KeySample:
     Of sorted rows their distance shows every long run of equal keys.
     """
     (inputs,) = inputs_there(chunk, plan)
-    return _sampled(inputs, plan)
-
-
-def gpuagg_sample_partition(frame: Any, *by: Any, plan: Plan) -> KeySample:
-    """Task: the distinct keys of rows of one partition; see ``gpuagg_partial``."""
-    return _sampled(inputs_of(frame, by, plan), plan)
-
-
-def _sampled(inputs: Inputs, plan: Plan) -> KeySample:
     step = max(-(-len(inputs) // ROWS_OF_A_SAMPLE), 1)
     columns = [engine_of(key).sampled(key, step).array for key in inputs.keys]
     table = pd.DataFrame(dict(enumerate(columns)))

@@ -20,16 +20,6 @@ GPUAGG_INLINE bool in_piece(const Args& a, u32 row) { return row - a.first < a.e
 // Whether what the host launched without waiting for the sample has been called off (estimate/check.cuh).
 GPUAGG_INLINE bool called_off(const Args& a) { return a.counters->mismatch != 0; }
 
-// Slots of global tables that rows looked at, in a build that counts them (benchmarks/probes.py).
-#ifdef GPUAGG_COUNT_PROBES
-extern "C" {
-__device__ u64 gpuagg_looks;
-}
-GPUAGG_INLINE void count_look() { atomicAdd(&gpuagg_looks, 1ull); }
-#else
-GPUAGG_INLINE void count_look() {}
-#endif
-
 // Where a group's states are. Without a list the groups are the first slots, and then those behind
 // the table.
 GPUAGG_INLINE u32 slot_of_group(const Args& a, u32 group) {
@@ -85,7 +75,6 @@ GPUAGG_INLINE u32 find(u64* words, u32 slots, u32 limit, u32* claimed, u32 probe
     u32 slot = first_slot(probe.home, slots);
 #pragma unroll 1
     for (u32 i = 0; i < probes; ++i) {
-        count_look();
         u64 held = peek(words + slot);
         if (held == EMPTY) {
             if (peek(claimed) >= limit) return NONE;
@@ -141,7 +130,6 @@ GPUAGG_INLINE void settle(T& table, W* words, u32 slots, u32 probes, const Key (
             at = slot[j];
         }
     while (left) {
-        count_look();
         W held = peek(words + at);
         bool end = false;
         if (held == FREE) {

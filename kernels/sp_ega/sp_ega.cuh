@@ -16,7 +16,6 @@ namespace gpuagg {
 template <class K>
 GPUAGG_INLINE bool claim(u64* words, u32 slot, u64 held, const Column* columns,
                           const Probe& probe) {
-    count_look();
     if (held == EMPTY) held = atomicCAS(words + slot, EMPTY, probe.word);
     return held == EMPTY || K::same(columns, held, probe);
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import dask
@@ -164,6 +165,17 @@ def test_a_median_has_the_partitions_that_it_announces(npartitions: int) -> None
     assert lazy.npartitions == len(lazy.divisions) - 1 >= 1
     found = (lazy + 1).compute().sort_index()
     pd.testing.assert_series_equal(found, data.groupby("k").i.median() + 1)
+
+
+def test_a_description_changes_no_other_result() -> None:
+    """An equal aggregation has its rows and metadata to itself."""
+    groups = dd.from_pandas(frame(), npartitions=2).groupby("k").x
+    shares = {f"{q}%": partial(pd.Series.quantile, q=q / 100) for q in (25, 50, 75)}
+    names = {name: name for name in ("count", "mean", "std", "min")}
+    described, own = groups.describe(), groups.agg(**names, **shares, max="max")
+    found, other = dask.compute(own, described)
+    assert other["count"].dtype == "float64"
+    assert own._meta["count"].dtype == found["count"].dtype == "int64"
 
 
 def test_keys_of_a_categorical_index() -> None:

@@ -39,8 +39,6 @@ class Query:
     outputs: tuple[KernelOutput, ...]
     # the form of the keys where it is not that of the columns
     chosen: Form | None = None
-    # whether the kernels count the slots that rows look at, which slows them down
-    counting: bool = False
     # whether partitions hold the numbers of their rows, by which values are gathered, and no values
     untransformed: bool = False
 
@@ -281,9 +279,8 @@ class Query:
         columns = self.first_input + len(self.inputs) + self.extra_columns
         includes = "".join(f'#include "{header}"\n' for header in headers)
         fixed, replica = self.slot_bytes
-        flags = "#define GPUAGG_COUNT_PROBES\n" if self.counting else ""
-        if all(unit.startswith("scatter") for unit in units):
-            flags += "#define GPUAGG_READS_TWICE\n"
+        twice = all(unit.startswith("scatter") for unit in units)
+        flags = "#define GPUAGG_READS_TWICE\n" if twice else ""
         source = f"""{flags}{includes}
 namespace gpuagg {{
 using Key = {self.form.name}<{key_type}>;

@@ -190,14 +190,6 @@ def test_a_unit_compiles_only_its_kernels(name: str) -> None:
         assert {unit_of(kernel) for kernel in names} == {unit}
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_probes_are_counted_only_where_asked(architecture: str) -> None:
-    usual = TABLE["1 aggregation by int64"]
-    counting = replace(usual, counting=True)
-    assert b"gpuagg_looks" in compile_source(counting.source("core"), architecture).code
-    assert b"gpuagg_looks" not in compile_source(usual.source("core"), architecture).code
-
-
 def test_compile_error_contains_the_log() -> None:
     with pytest.raises(CompileError, match=r"error.*no_such_thing") as caught:
         compile_source(TranslationUnit("__global__ void f() { no_such_thing(); }", {}), "sm_90")
