@@ -52,41 +52,42 @@ class Shape:
     """Labels and dtypes that metadata promise of a result, read once when the query is planned.
 
     ``index`` has the names of the index levels; ``labels`` the column labels, or the name of a
-    Series; ``dtypes`` are of the columns.
+    Series; ``dtypes`` are of the columns. A MultiIndex of cuDF has a name beside its levels' names.
     """
 
     index: tuple[Any, ...]
     labels: Any
     dtypes: tuple[Any, ...]
     series: bool
+    index_name: Any = None
 
 
 def shape_of(meta: Any) -> Shape:
     """The shape of results with this metadata; a shape is its own."""
     if isinstance(meta, Shape):
         return meta
-    names = tuple(meta.index.names)
+    names = tuple(meta.index.names, meta.index.name)
     if meta.ndim == 1:
-        return Shape(names, meta.name, (meta.dtype,), True)
+        return Shape(names, meta.name, (meta.dtype,), True, meta.index.name)
     if isinstance(meta, cudf.DataFrame):
         # not by ``dtypes``, of which cuDF makes a pandas object
         dtypes = tuple(column.dtype for column in meta._data.values())
     else:  # the examples of a warm-up have metadata of pandas
         dtypes = tuple(meta.dtypes)
-    return Shape(names, meta.columns, dtypes, False)
+    return Shape(names, meta.columns, dtypes, False, meta.index.name)
 
 
-def index_of(keys: Sequence[Any], names: Sequence[Any]) -> Any:
-    """Index of the groups by their key Series; a MultiIndex for several keys."""
-    return _index_of([key._column for key in keys], names)
+def index_of(keys: Sequence[Any], names: Sequence[Any], name: Any = None) -> Any:
+    """Index of the groups by their key Series; several keys are a MultiIndex, which has a name."""
+    return _index_of([key._column for key in keys], names, name)
 
 
-def _index_of(keys: Sequence[ColumnBase], names: Sequence[Any]) -> Any:
+def _index_of(keys: Sequence[ColumnBase], names: Sequence[Any], name: Any) -> Any:
     """Index of key columns as they are: levels and codes are factorized when they are asked for."""
     if len(keys) == 1:
         return cudf.Index._from_column(keys[0], name=names[0])
     index = cudf.MultiIndex._from_data(ColumnAccessor(dict(enumerate(keys)), verify=False))
-    index.names = list(names)
+    index.names, index.name = list(names), name
     return index
 
 
@@ -138,7 +139,7 @@ def shaped(groups: Any, plan: Plan, shape: Shape) -> Any:
 def _framed(columns: Sequence[ColumnBase], shape: Shape) -> Any:
     """A DataFrame or Series of the keys' columns and then the outputs'."""
     keys = len(columns) - len(shape.dtypes)
-    index = _index_of(columns[:keys], shape.index)
+    index = _index_of(columns[:keys], shape.index, shape.index_name)
     if shape.series:
         return series_of(columns[keys], shape.labels, index)
     return unchecked(cudf.DataFrame, _labelled(shape.labels, columns[keys:]), index)
@@ -257,7 +258,7 @@ def values_of(counts: Any, plan: Plan, meta: Any) -> Any:
         ignore_index=True,
     )
     result = counts["n"].astype(meta.dtype if dtype_class(meta.dtype) == "int" else "int64")
-    result.index = index_of([counts[n] for n in names], meta.index.names)
+    result.index = index_of([counts[n] for n in names], meta.index.names, meta.index.name)
     result.name = meta.name
     return result
 
@@ -307,7 +308,7 @@ def matrix_of(groups: Any, plan: Plan, meta: Any) -> Any:
         values, has_value = map(series_from, pair)
         columns[j] = values.where(has_value, None)
     result = cudf.DataFrame(columns)
-    result.index = index_of(repeated, meta.index.names)
+    result.index = index_of(repeated, meta.index.names, meta.index.name)
     result.columns = meta.columns.view()
     return result
 

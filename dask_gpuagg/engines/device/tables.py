@@ -379,7 +379,8 @@ def concatenated_outputs(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
     stacked = stack([_as_table(output, levels) for output in filled])
     if plan.sort:
         stacked = stacked.sort_values(levels, na_position="last", ignore_index=True)
-    index = index_of([stacked[name] for name in levels], list(first.index.names))
+    keys = [stacked[name] for name in levels]
+    index = index_of(keys, list(first.index.names), first.index.name)
     columns = [stacked[name] for name in stacked.columns if name not in levels]
     result = columns[0] if first.ndim == 1 else cudf.DataFrame(dict(enumerate(columns)))
     result.index = index

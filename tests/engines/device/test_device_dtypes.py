@@ -138,7 +138,7 @@ def results(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         "plc": SimpleNamespace(unary=SimpleNamespace(cast=cast)),
         "buffered": lambda column: column,
         "as_column": as_column,
-        "_index_of": lambda columns, _: list(columns),
+        "_index_of": lambda columns, *_: list(columns),
         "_labelled": lambda _, columns: list(columns),
         "unchecked": lambda _, columns, index: SimpleNamespace(columns=columns, index=index),
         "series_of": lambda column, _, index: SimpleNamespace(columns=[column], index=index),
