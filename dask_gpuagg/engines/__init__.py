@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dask_gpuagg.engines.host import engine, narrowed
+from dask_gpuagg.engines.host import engine, narrowed, stacking
 from dask_gpuagg.engines.protocol import Engine, Narrowing
 
 if TYPE_CHECKING:
@@ -64,14 +64,14 @@ def dtypes_of(frame: Any) -> list[tuple[Hashable, Any]]:
     return list(frame.dtypes.items())
 
 
-def column_of(frame: Any, label: Any) -> Any:
-    """A column of a frame, as a Series.
+def columns_of(frame: Any, labels: Sequence[Any]) -> list[Any]:
+    """Columns of a frame, as Series.
 
     Parameters
     ----------
     frame : DataFrame
-    label : label
+    labels : sequence of labels
     """
     if engine_name(frame) == DEVICE:
-        return _device("columns").column_at(frame, label)
-    return frame[label]
+        return [_device("columns").column_at(frame, label) for label in labels]
+    return stacking.columns_of(frame, labels)

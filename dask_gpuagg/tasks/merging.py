@@ -18,7 +18,7 @@ import pandas as pd
 from dask_gpuagg import exact_sums
 from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.dtypes import INTEGRAL, dtype_class, ticks_of
-from dask_gpuagg.engines import column_of, engine_of
+from dask_gpuagg.engines import columns_of, engine_of
 from dask_gpuagg.engines.protocol import Engine
 from dask_gpuagg.plan import Partial, Plan, StateUse
 from dask_gpuagg.states import STATES
@@ -76,7 +76,7 @@ def tables_of(partial: Partial) -> Partial:
 def bytes_of(partial: Partial, engine: Engine) -> int:
     """Bytes of the tables of a partial, roughly."""
     tables = tables_of(partial).values()
-    return sum(engine.bytes_of(column_of(t, label) for label in t.columns) for t in tables)
+    return sum(engine.bytes_of(columns_of(t, list(t.columns))) for t in tables)
 
 
 def differing(

@@ -16,7 +16,7 @@ from dask.dataframe.utils import is_index_like, is_series_like
 
 from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import DEVICE, HOST, column_of, engine_name, engine_of
+from dask_gpuagg.engines import DEVICE, HOST, columns_of, engine_name, engine_of
 from dask_gpuagg.engines.protocol import Engine
 from dask_gpuagg.plan import Partial, Plan
 from dask_gpuagg.reporting.events import Fallback, FellBack, emit
@@ -257,8 +257,9 @@ def _columns_of(frame: Any, by: Sequence[Any], plan: Plan) -> tuple[list[Any], l
     if not all(isinstance(key, str) or _is_aligned(frame, key) for key in by):
         _groupby_raise_unaligned(frame, by=list(by))
     keys = [_resolve(frame, b) for b in by]
-    columns = [frame if frame.ndim == 1 else column_of(frame, c.label) for c in plan.columns]
-    return keys, columns
+    if frame.ndim == 1:
+        return keys, [frame for _ in plan.columns]
+    return keys, columns_of(frame, [column.label for column in plan.columns])
 
 
 def _resolve(frame: Any, by: Any) -> Any:
@@ -271,7 +272,7 @@ def _resolve(frame: Any, by: Any) -> Any:
         return frame.index.map(by).to_series()
     # the frame itself is asked: cuDF would make a pandas index of its labels
     if frame.ndim == 2 and by in frame:
-        return column_of(frame, by)
+        return columns_of(frame, [by])[0]
     return frame.index.get_level_values(by).to_series()
 
 

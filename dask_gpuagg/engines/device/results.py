@@ -66,7 +66,7 @@ def shape_of(meta: Any) -> Shape:
     """The shape of results with this metadata; a shape is its own."""
     if isinstance(meta, Shape):
         return meta
-    names = tuple(meta.index.names, meta.index.name)
+    names = tuple(meta.index.names)
     if meta.ndim == 1:
         return Shape(names, meta.name, (meta.dtype,), True, meta.index.name)
     if isinstance(meta, cudf.DataFrame):

@@ -37,6 +37,7 @@ from dask_gpuagg.engines.host.sketches import SKETCHES
 from dask_gpuagg.engines.host.stacking import (
     alike,
     bytes_of,
+    columns_of,
     divided,
     is_categorical,
     keys_of,
@@ -60,6 +61,8 @@ T = TypeVar("T")
 # from this many columns on, those of one dtype are joined in memory
 _JOINED_COLUMNS = 5
 _JOINED_VALUES = 1 << 20
+# and from this many on, they are joined before pandas has them
+_MANY_COLUMNS = 32
 # classes of keys and fields that no merge changes
 _PLAIN = frozenset((*NUMERIC, *TEMPORAL, "category", "string"))
 # to find the distinct pairs of a partition pays where so many of its rows repeat one
@@ -313,7 +316,8 @@ def _states(
         if use.custom is None:
             state = update(reducer, use.state, inputs, index)
         else:
-            grouped = inputs[0].groupby(reducer.codes, sort=True)
+            named = inputs[0].rename(plan.columns[use.columns[0]].label)
+            grouped = named.groupby(reducer.codes, sort=True)
             state = _custom_fields(use.custom.chunk(grouped), reducer.n)
         fields |= {f"s{i}.{name}": values for name, values in state.items()}
     return fields
@@ -326,8 +330,9 @@ def _custom_fields(returned: Any, n: int) -> Fields:
 
 
 def _merged_states(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
+    columns = dict(zip(table.columns, columns_of(table, list(table.columns)), strict=True))
     fields = [
-        {f: table[f"s{i}.{f}"] for f in STATES[use.state].fields_in(table.columns, f"s{i}.")}
+        {f: columns[f"s{i}.{f}"] for f in STATES[use.state].fields_in(columns, f"s{i}.")}
         for i, use in enumerate(plan.states)
     ]
     for use, of_state in zip(plan.states, fields, strict=True):
@@ -384,10 +389,28 @@ def _keys_together(tables: Partial) -> list[pd.Series]:
 def _table(keys: Sequence[Any], fields: Fields) -> pd.DataFrame:
     """A table of a partial."""
     columns = _key_columns(keys) | {name: _field(values) for name, values in fields.items()}
-    # columns of one dtype next to each other are stacked, and sent, by one call
     rows = len(next(iter(columns.values())))
+    # columns of one dtype next to each other are stacked, and sent, by one call
     joined = len(columns) >= _JOINED_COLUMNS and rows * len(columns) <= _JOINED_VALUES
-    return pd.DataFrame(columns, copy=joined)
+    if not joined or len(columns) < _MANY_COLUMNS:
+        return pd.DataFrame(columns, copy=joined)
+    # pandas' work for each column would be all of the time
+    blocks: dict[Any, list[str]] = {}
+    for name, values in columns.items():
+        plain = isinstance(values, np.ndarray)
+        blocks.setdefault(values.dtype if plain else name, []).append(name)
+    frames = [
+        pd.DataFrame(np.array([columns[name] for name in names]).T, columns=_names(names))
+        if isinstance(dtype, np.dtype)
+        else pd.DataFrame({name: columns[name] for name in names}, copy=False)
+        for dtype, names in blocks.items()
+    ]
+    return pd.concat(frames, axis=1)
+
+
+def _names(names: Sequence[str]) -> pd.Index:
+    """Names of columns as Python strings, of which pandas looks one up faster than of Arrow's."""
+    return pd.Index(names, dtype=object)
 
 
 def _key_columns(keys: Iterable[Any]) -> dict[str, Any]:

@@ -100,11 +100,22 @@ class Reducer:
                 done[id(column)] = column, result
         return done[id(values)][1]
 
+    def counts(self, values: pd.Series) -> Any:
+        """Values of each group that are not null."""
+        counts = self.by_loops(values, "count")
+        if counts is None and compiled.can_read(values.dtype):
+            counts = self.by_pandas("count", values)
+        return self.count(values.notna().to_numpy()) if counts is None else counts
+
     def _reduce_batch(self, columns: list[pd.Series], how: str, options: dict[str, Any]) -> Array:
         """Columns of one dtype reduced by one call; shape (columns, groups)."""
         if len(columns) == 1:
+            if how == "count":
+                return self.count(columns[0].notna().to_numpy())[np.newaxis]
             return np.asarray(getattr(self.by(columns[0]), how)(**options).to_numpy())[np.newaxis]
         block = np.array([column.to_numpy() for column in columns])
+        if how == "count" and not np.isnan(block).any():
+            return np.broadcast_to(self.size, (len(columns), self.n))
         grouped = pd.DataFrame(block.T, copy=False).groupby(self._grouper)
         return np.ascontiguousarray(getattr(grouped, how)(**options).to_numpy().T)
 

@@ -19,11 +19,26 @@ _ROWS_OF_A_CALL = 1 << 18
 # where groups have fewer rows in each partition, merging costs more than stacking more rows
 _ROWS_OF_A_GROUP = 8
 _ROWS_OF_MANY_GROUPS = 1 << 23
+# from here on pandas' work per column is all of the time of a small partition
+_MANY_COLUMNS = 16
 
 
 def keys_of(table: pd.DataFrame) -> list[pd.Series]:
     """The key columns of a table of a partial."""
     return [table[c] for c in table.columns if c.startswith("k")]
+
+
+def columns_of(frame: pd.DataFrame, labels: Sequence[Any]) -> list[pd.Series]:
+    """Columns of a frame by their labels; of many the names may be their positions."""
+    if len(labels) < _MANY_COLUMNS or not frame.columns.is_unique:
+        return [frame[label] for label in labels]
+    # of a label of Arrow's text pandas makes a Python string for every column it hands out
+    numbered = frame.set_axis(pd.RangeIndex(frame.shape[1]), axis=1)
+    columns = [column for _, column in numbered.items()]
+    places = frame.columns.get_indexer_for(labels)
+    if (places < 0).any():
+        raise KeyError([label for label, place in zip(labels, places, strict=True) if place < 0])
+    return [columns[place] for place in places]
 
 
 def stack(tables: list[pd.DataFrame]) -> pd.DataFrame:

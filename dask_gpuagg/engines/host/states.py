@@ -109,8 +109,7 @@ def _integers(values: pd.Series, fill: int) -> pd.Series:
 def _count(reducer: Reducer, values: pd.Series) -> Fields:
     if isinstance(values.dtype, np.dtype) and values.dtype.kind in "biu":
         return {"n": reducer.size}
-    counts = reducer.by_loops(values, "count")
-    return {"n": reducer.count(values.notna().to_numpy()) if counts is None else counts}
+    return {"n": reducer.counts(values)}
 
 
 def _isum(reducer: Reducer, values: pd.Series) -> Fields:
