@@ -128,12 +128,20 @@ def _program(command: Command, options: argparse.Namespace) -> int:
         command.give_up(f"there is no file {program[0]}")
     dask_gpuagg.enable()
     sys.argv = list(program)
-    if options.module:
-        runpy.run_module(program[0], run_name="__main__", alter_sys=True)
-    else:
-        # like python itself, so that a script finds the modules beside it
-        sys.path.insert(0, str(Path(program[0]).resolve().parent))
-        runpy.run_path(program[0], run_name="__main__")
+    try:
+        if options.module:
+            runpy.run_module(program[0], run_name="__main__", alter_sys=True)
+        else:
+            # like python itself, so that a script finds the modules beside it
+            sys.path.insert(0, str(Path(program[0]).resolve().parent))
+            runpy.run_path(program[0], run_name="__main__")
+    except Exception as error:
+        # as Python shows it: from the program's own first frame on
+        trace = error.__traceback__
+        while trace and trace.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        return 1
     return 0
 
 

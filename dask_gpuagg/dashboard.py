@@ -34,11 +34,13 @@ def group_by_page(client: Client | None = None) -> str:
     Raises
     ------
     ValueError
-        Without a client, or with an asynchronous one.
+        Without a client, or with one that is closed or asynchronous.
     RuntimeError
         Where the scheduler has no dashboard: it is switched off, or Bokeh is missing there.
     """
     client = client or get_client()
+    if client.status != "running":
+        raise ValueError(f"the client is {client.status}")
     if client.asynchronous:
         raise ValueError("the page cannot be added by an asynchronous client")
     client.register_plugin(GroupByPage())

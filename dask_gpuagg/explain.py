@@ -13,6 +13,7 @@ from dask_gpuagg.cluster import cluster_problem
 from dask_gpuagg.engines import HOST
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.activation import as_if_enabled, is_enabled
+from dask_gpuagg.frontend.logical import is_aggregation, left_to_dask
 from dask_gpuagg.picture import columns_of, drawn
 from dask_gpuagg.plan import Plan, Unsupported
 from dask_gpuagg.planning.lower import Physical, described
@@ -20,7 +21,15 @@ from dask_gpuagg.planning.query import Routing, where_it_runs
 from dask_gpuagg.profiling import last_runs
 from dask_gpuagg.reporting.events import Planned, Refused
 from dask_gpuagg.reporting.fallbacks import Reason
-from dask_gpuagg.reporting.text import count_text, escaped, html_table, page, size_text, time_text
+from dask_gpuagg.reporting.text import (
+    Lines,
+    count_text,
+    escaped,
+    html_table,
+    page,
+    size_text,
+    time_text,
+)
 from dask_gpuagg.settings import switch
 
 if TYPE_CHECKING:
@@ -178,10 +187,13 @@ def explain(query: Any) -> Explanation:
         problem = cluster_problem()
         tuned = optimize_until(expr, "tuned-logical")
         # from the inputs on, and several queries in their order
-        nodes = {n._name: n for n in reversed([*tuned.walk()]) if logical.is_aggregation(n)}
+        walked = {n._name: n for n in reversed([*tuned.walk()])}
+        left = {name: reason for name, node in walked.items() if (reason := left_to_dask(node))}
+        nodes = {n: node for n, node in walked.items() if n in left or is_aggregation(node)}
         refused = {
             name: [Unsupported(problem)] if problem else logical.refusals(node)
             for name, node in nodes.items()
+            if name not in left
         }
         # without a plan and a refusal Dask has merged a group-by into another node
         why = "Dask lowers it as a part of another expression"
@@ -193,6 +205,8 @@ def explain(query: Any) -> Explanation:
                 why = f"the query cannot be lowered: {error!r}"
         groupbys = [
             _explained(events.get(name, Refused(node, why)), refused[name])
+            if name in refused
+            else _explained(Refused(node, ""), [left[name]])
             for name, node in nodes.items()
         ]
     return Explanation(tuple(groupbys), _off())
@@ -232,10 +246,11 @@ def _explained(event: Planned | Refused, refused: Sequence[Unsupported] = ()) ->
     query = event.query
     engine = where_it_runs(query) or "stock Dask"
     physical = described(query, event.decision, event.nodes)
-    return Explained(call, engine, query.plan, event.decision, (), physical, last_runs(query.plan))
+    runs = tuple(last_runs(query.plan))
+    return Explained(call, engine, query.plan, event.decision, (), physical, runs)
 
 
-def why_not(query: Any, spec: Any = None) -> list[Reason]:
+def why_not(query: Any, spec: Any = None) -> Lines[Reason]:
     """Why aggregations would fall back to stock Dask.
 
     Parameters
@@ -248,7 +263,8 @@ def why_not(query: Any, spec: Any = None) -> list[Reason]:
     Returns
     -------
     list of Reason
-        One per aggregation that would fall back, or be refused; empty when there is none.
+        One per aggregation that would fall back, or be refused, and per other group-by of the
+        query, which Dask runs always; empty when there is none. It prints one reason a line.
 
     Raises
     ------
@@ -257,12 +273,12 @@ def why_not(query: Any, spec: Any = None) -> list[Reason]:
     """
     if isinstance(query, GroupBy):
         return _why_not_spec(query, spec)
-    return [reason for groupby in explain(query).groupbys for reason in groupby.reasons]
+    return Lines(reason for groupby in explain(query).groupbys for reason in groupby.reasons)
 
 
-def _why_not_spec(groupby: GroupBy, spec: Any) -> list[Reason]:
+def _why_not_spec(groupby: GroupBy, spec: Any) -> Lines[Reason]:
     """Ask of each aggregation alone: Dask refuses a specification at its first fault."""
-    reasons: list[Reason] = []
+    reasons: Lines[Reason] = Lines()
     for column, functions in spec.items() if isinstance(spec, dict) else [(None, spec)]:
         chosen = groupby if column is None else groupby[column]
         for function in functions if isinstance(functions, list | tuple) else [functions]:

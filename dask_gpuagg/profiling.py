@@ -24,6 +24,7 @@ from dask_gpuagg.reporting.runs import (
     runs_here,
 )
 from dask_gpuagg.reporting.text import (
+    Lines,
     count_text,
     escaped,
     html_table,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from dask_gpuagg.plan import Plan
 
 
-def last_runs(plan: Plan | None = None) -> tuple[Run, ...]:
+def last_runs(plan: Plan | None = None) -> Lines[Run]:
     """The latest runs in this process and on the workers of the current client.
 
     Parameters
@@ -49,13 +50,14 @@ def last_runs(plan: Plan | None = None) -> tuple[Run, ...]:
 
     Returns
     -------
-    tuple of Run
-        On the device one for each call of the kernels: task, kernel and geometry, estimated and
-        true groups, rows, rows spilled, bytes read, time. On the host one for each task, with the
-        kernel ``host``. Of each process the latest thousand, the oldest first.
+    list of Run
+        It prints one run a line. On the device one for each call of the kernels: task, kernel and
+        geometry, estimated and true groups, rows, rows spilled, bytes read, time. On the host one
+        for each task, with the kernel ``host``. Of each process the latest thousand, the oldest
+        first.
     """
     by_process = dict(gather(runs_here, plan).answers.values())
-    return tuple(run for runs in by_process.values() for run in runs)
+    return Lines(run for runs in by_process.values() for run in runs)
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def _count(value: Any) -> int:
 def _chunk(value: Any) -> ChunkLimit:
     if value == "auto":
         return ChunkLimit()
-    if isinstance(value, str) and not value.strip().isdecimal():
+    if isinstance(value, str) and value.strip()[-1:].isalpha():
         nbytes = parse_bytes(value)
         if nbytes < 1:
             raise ValueError

@@ -47,6 +47,11 @@ class TestScript:
         ran = run_python(script("import dask_gpuagg\n" + QUERY))
         assert ran.stdout.splitlines() == ["sum {1: 4, 2: 2}", "planned 0"], ran.stderr
 
+    def test_an_error_is_shown_as_by_python(self, script):
+        path = script("def divide():\n    return 1 / 0\ndivide()\n")
+        ran, python = gpuagg(path), run_python(path)
+        assert (ran.returncode, ran.stderr) == (1, python.stderr)
+
     @pytest.mark.parametrize(
         "arguments",
         [[], ["--flag", "-x", "1", "-m", "a", "--version", "-h", "--", "b"]],

@@ -17,6 +17,7 @@ from dask_gpuagg import explain, why_not
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.picture import columns_of
 from dask_gpuagg.planning.query import Route
+from dask_gpuagg.reporting.text import escaped
 from tests.test_profiling import shown
 
 
@@ -78,16 +79,14 @@ class TestExplain:
     def test_a_query_without_one(self, ddf):
         assert str(explain(ddf.v + 1)) == "no group-by aggregation"
         assert explain(ddf.v + 1).groupbys == ()
-        # apply and transform stay Dask's own affair
-        assert explain(ddf.groupby("k").v.transform("sum", meta=("v", "f8"))).groupbys == ()
 
     @pytest.mark.parametrize("name", ["head", "tail"])
     def test_rows_of_groups_stay_dasks(self, ddf, name):
         def rows():
             return getattr(ddf.groupby("k"), name)(2)
 
-        assert explain(rows()).groupbys == ()
-        assert why_not(rows()) == []
+        (reason,) = why_not(rows())
+        assert reason.reason == "it is no aggregation: Dask runs it"
         (reason,) = why_not(ddf.groupby("k"), name)
         assert f"unknown aggregate {name}" in reason.reason
         with dask.config.set({"gpuagg.enabled": False}):
@@ -271,6 +270,46 @@ class TestWhyNot:
             ("i", "mode"),
         ]
         assert all(r.reason for r in found)
+
+    @pytest.mark.parametrize(
+        ("query", "name", "depends"),
+        [
+            (lambda g: g.v.transform("mean", meta=("v", "f8")), "transform", False),
+            (lambda g: g.v.apply(sum, meta=("v", "f8")), "apply", False),
+            (lambda g: g.v.cumsum(), "cumsum", False),
+            (lambda g: g.v.shift(1, meta=("v", "f8")), "shift", False),
+            (lambda g: g.v.ffill(), "ffill", True),
+            (lambda g: g[["v"]].rolling(2).sum(), "rolling", True),
+        ],
+    )
+    def test_what_is_no_aggregation_is_left_to_dask(self, ddf, query, name, depends):
+        (reason,) = why_not(query(ddf.groupby("k")))
+        assert reason.aggregation == name
+        assert "Dask runs it" in reason.reason
+        assert ("its answer depends on" in reason.reason) is depends
+        assert f"group-by .{name}(...)" in str(explain(query(ddf.groupby("k"))))
+
+    def test_reasons_print_one_a_line(self, ddf):
+        reasons = why_not(ddf.groupby("k"), {"v": ["skew", "kurt"]})
+        assert repr(reasons).splitlines() == [*map(str, reasons)]
+        assert all(escaped(reason) in reasons._repr_html_() for reason in reasons)
+        assert repr(why_not(ddf.groupby("k").v.sum())) == "[]"
+
+    def test_a_misspelt_name_has_a_hint(self, ddf):
+        (reason,) = why_not(ddf.groupby("k"), {"v": "medain"})
+        assert "did you mean 'median'?" in reason.reason
+
+    @pytest.mark.parametrize(
+        ("column", "name", "parameters", "words"),
+        [
+            ("v", "quantile", {"q": [0.1, 0.9]}, "several quantiles at once"),
+            ("v", "nlargest", {"n": -1}, "n=-1 is no number of values"),
+            ("s", "nlargest", {"n": 2}, "nlargest of dtype"),
+        ],
+    )
+    def test_an_error_names_the_reason(self, ddf, column, name, parameters, words):
+        with dask_gpuagg.enabled(), pytest.raises(ValueError, match=words):
+            ddf.groupby("k")[column].agg(name, **parameters)
 
     def test_an_unknown_column_is_an_error_as_in_the_query(self, ddf):
         with pytest.raises(KeyError, match="missing"):

@@ -16,7 +16,7 @@ from tests.running import ROOT, run_python
 BAD = {
     "enabled": ["maybe", "", "2", 2, 0.5, []],
     "fallback": ["explode", None, True, 1, ["warn"]],
-    "chunk": ["few", None, 0, -4, 1.5, "-1GB", "0B", True, [2], float("nan")],
+    "chunk": ["few", None, 0, -4, 1.5, "1.5", "-1GB", "0B", True, [2], float("nan")],
     "sample": ["always", False, 3],
     "kernel": ["fastest", "hgb_runs", "", None],
     "compile": ["never", False, None],

@@ -142,6 +142,9 @@ def _collection_of(ours: Callable[[], Any], stock: Any, refused: Exception | Non
             return stock  # lowering will say why
         if refused is None:
             raise UnsupportedGroupBy(refusal.reason) from None
+        # so Dask says of each aggregation that it does not have, which is no reason
+        if str(refused).startswith("unknown aggregate"):
+            raise type(refused)(f"{refused}: {refusal.reason}") from None
         refused.add_note(f"dask_gpuagg cannot run it either: {refusal.reason}")
         raise refused from None
     except Exception as failure:

@@ -11,6 +11,7 @@ from typing import Any
 
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._expr import Expr
+from dask.dataframe.dask_expr._rolling import RollingReduction
 
 from dask_gpuagg.decomposition import make_matrix_plan, make_plan, reasons
 from dask_gpuagg.dtypes import dtype_class
@@ -32,6 +33,31 @@ _SINGLE: dict[type, str] = {kind: kind.__name__.lower() for kind in _CLASSES}
 _SINGLE[G.ValueCounts] = "value_counts"
 
 
+# other calls of group-bys, by their nodes
+_LEFT: dict[type, str] = {
+    kind: kind.__name__.removeprefix("GroupBy").lower()
+    for kind in (
+        *(G.GroupByApply, G.GroupByTransform, G.GroupByShift, G.GroupByFFill, G.GroupByBFill),
+        *(G.GroupByCumsum, G.GroupByCumprod, G.GroupByCumcount, G.Head, G.Tail),
+    )
+}
+# those of which stock Dask gave other answers for other partitions
+_BY_PARTITIONS = frozenset(("ffill", "bfill", "rolling"))
+
+
+def left_to_dask(expr: Any) -> Unsupported | None:
+    """The reason why Dask runs a call of a group-by that is no aggregation."""
+    name = _LEFT.get(type(expr))
+    if isinstance(expr, RollingReduction) and expr.groupby_kwargs is not None:
+        name = "rolling"
+    if name is None:
+        return None
+    reason = "it is no aggregation: Dask runs it"
+    if name in _BY_PARTITIONS:
+        reason += ", and its answer depends on how the rows of a group lie in partitions"
+    return Unsupported(reason, name)
+
+
 def is_aggregation(expr: Any) -> bool:
     """Whether a node is a logical group-by aggregation (rather than apply, transform, ...)."""
     return isinstance(expr, G.GroupbyAggregation | ExtendedAggregation) or type(expr) in _SINGLE
@@ -41,7 +67,8 @@ def describe(expr: Any) -> str:
     """The call that made a node, abbreviated, for messages."""
     if type(expr) in _SINGLE:
         return f".{_SINGLE[type(expr)]}()"
-    return ".agg(...)"
+    left = left_to_dask(expr)
+    return f".{left.aggregation}(...)" if left else ".agg(...)"
 
 
 def read(expr: Any) -> GroupByQuery:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import difflib
 import importlib
 import sys
 from collections.abc import Hashable
@@ -108,7 +109,7 @@ def read_specification(groupby: Any, arg: Any, named: dict[str, Any]) -> Specifi
     for label, function, column in entries:
         name, parameters, custom = read_function(function)
         if custom is None and not (name in REGISTRY and REGISTRY[name].in_agg):
-            raise Unsupported(f"the aggregation {name!r} is not supported in .agg", name, column)
+            raise Unsupported(_unknown(name), name, column)
         if custom is not None and arguments:
             raise Unsupported(f"arguments {sorted(arguments)} of a dd.Aggregation")
         # a dd.Aggregation may not take the label of another function, as Dask has it
@@ -314,6 +315,14 @@ def _needed(name: str, parameters: dict[str, Any]) -> tuple[Parameters, int]:
     return _sorted(parameters), least
 
 
+def _unknown(name: str) -> str:
+    """Say that ``.agg`` has no aggregation of a name, and which one may have been meant."""
+    names = [record.name for record in REGISTRY.values() if record.in_agg]
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"the aggregation {name!r} is not supported in .agg{hint}"
+
+
 def refuse_several(name: str, parameters: dict[str, Any]) -> None:
     """Raise ``Unsupported`` for several quantiles at once."""
     q = parameters.get("q", 0.5)
@@ -378,7 +387,7 @@ def _library_function(function: Any) -> tuple[str, dict[str, Any]]:
     if not callable(function) or not isinstance(name, str):
         raise Unsupported(f"{function!r} is not an aggregation")
     if name not in REGISTRY:
-        raise Unsupported(f"the aggregation {name!r} is not supported in .agg", name)
+        raise Unsupported(_unknown(name), name)
     # a user's function may have the same name
     owners = [builtins, np, pd.Series, pd.DataFrame, SeriesGroupBy, DataFrameGroupBy]
     if "cudf" in sys.modules:

@@ -168,11 +168,14 @@ def note_fallback(
 
 
 def warn_user(message: str, category: type[Warning] = FallbackWarning) -> None:
-    """Warn at the line of user code that led here.
+    """Warn at the line of user code that led here, or at none in the libraries' own threads.
 
     ``warnings.warn(skip_file_prefixes=...)`` needs Python 3.12.
     """
     frame = _frame_of_user()
+    if _top_module(frame) in _BETWEEN:
+        warnings.warn_explicit(message, category, "dask_gpuagg", 0)
+        return
     module = frame.f_globals.get("__name__", "<unknown>")
     registry = frame.f_globals.setdefault("__warningregistry__", {})
     file, line = frame.f_code.co_filename, frame.f_lineno

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from typing import TypeVar
 
 # colours that are read on light and on dark pages
 STYLE = (
@@ -24,6 +25,21 @@ STYLE = (
     ".gpuagg .bar{display:inline-block;height:.7em;background:#3b82c4;vertical-align:middle}"
     "</style>"
 )
+
+
+T = TypeVar("T")
+
+
+class Lines(list[T]):
+    """A list that prints one element a line, in a notebook too."""
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self)) if self else "[]"
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        return page(*(f"<p>{escaped(line)}</p>" for line in self or ["[]"]))
 
 
 def count_text(number: int, noun: str) -> str:

@@ -108,4 +108,9 @@ def test_without_a_dashboard_there_is_no_page(client: Client) -> None:
 
 def test_asynchronous_clients_are_refused() -> None:
     with pytest.raises(ValueError, match="asynchronous"):
-        dask_gpuagg.group_by_page(SimpleNamespace(asynchronous=True))
+        dask_gpuagg.group_by_page(SimpleNamespace(status="running", asynchronous=True))
+
+
+def test_a_closed_client_is_refused() -> None:
+    with pytest.raises(ValueError, match="the client is closed"):
+        dask_gpuagg.group_by_page(SimpleNamespace(status="closed"))

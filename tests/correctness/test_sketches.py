@@ -149,7 +149,7 @@ def test_quantiles_are_named_by_q():
     assert "sketches quantile_approx of x\n" in str(dask_gpuagg.explain(both))
     with pytest.raises(ValueError, match="unknown aggregate") as refused:
         data["x"].agg("quantile_approx", q=[0.1, 0.9])
-    assert "several quantiles at once" in refused.value.__notes__[-1]
+    assert "several quantiles at once" in str(refused.value)
 
 
 @pytest.mark.parametrize(("npartitions", "split_out"), [(1, None), (7, 3)])
@@ -181,15 +181,14 @@ def test_first_values_of_groups_without_values():
     assert len(result) == 6
     with pytest.raises(ValueError, match="unknown aggregate") as refused:
         partitioned(data, 5).groupby("k")["x"].agg("nlargest", n=-1)
-    assert "n=-1 is no number of values" in refused.value.__notes__[-1]
+    assert "n=-1 is no number of values" in str(refused.value)
 
 
 def test_what_is_refused_has_a_reason():
     data = partitioned(DATA.assign(d=VALUES["decimal128"].reindex(DATA.index)), 2).groupby("k")
     with pytest.raises(ValueError, match="unknown aggregate") as refused:
         data.agg({"d": "nunique_approx"})
-    (note,) = refused.value.__notes__
-    assert "nunique_approx of dtype decimal128" in note
+    assert "nunique_approx of dtype decimal128" in str(refused.value)
     with pytest.raises(TypeError, match="quantile"):  # pandas' own
         data.agg({"j": "quantile_approx"})
     with pytest.raises(AttributeError):

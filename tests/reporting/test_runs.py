@@ -45,7 +45,7 @@ def test_runs_are_kept_in_order_and_tell_what_happened() -> None:
     run = Run(DECISION, 1_000_000, 100, spilled=7, bytes_read=16_000_000, seconds=0.001)
     before = len(last_runs())
     note_run(run)
-    assert last_runs()[before:] == (run,)
+    assert last_runs()[before:] == [run]
     text = str(run)
     for part in ("hgb", "1,000,000 rows", "100 groups", "90 expected", "7 rows spilled"):
         assert part in text
