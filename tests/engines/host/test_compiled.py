@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import distributed.worker
 import numpy as np
 import pandas as pd
 import pytest
@@ -451,3 +453,11 @@ def test_rows_are_ordered_within_their_groups(rows, stride, narrow):
     assert sorted(order) == list(range(len(rows)))
     np.testing.assert_array_equal(codes[order], codes[expected])
     np.testing.assert_array_equal(values[order], values[expected])
+
+
+@pytest.mark.parametrize(("mebibytes", "runs"), [(400, False), (600, True), (None, True)])
+def test_a_small_worker_does_not_load_the_libraries(mebibytes, runs, monkeypatch):
+    limit = None if mebibytes is None else mebibytes << 20
+    worker = SimpleNamespace(memory_manager=SimpleNamespace(memory_limit=limit))
+    monkeypatch.setattr(distributed.worker, "get_worker", lambda: worker)
+    assert compiled.should_run(compiled.LEAST_ROWS) is runs
