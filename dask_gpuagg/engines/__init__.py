@@ -64,7 +64,7 @@ def dtypes_of(frame: Any) -> list[tuple[Hashable, Any]]:
     return list(frame.dtypes.items())
 
 
-def columns_of(frame: Any, labels: Sequence[Any]) -> list[Any]:
+def columns_of(frame: Any, labels: Sequence[Any]) -> Sequence[Any]:
     """Columns of a frame, as Series.
 
     Parameters

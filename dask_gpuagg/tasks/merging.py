@@ -81,8 +81,11 @@ def bytes_of(partial: Partial, engine: Engine) -> int:
 
 def differing(
     columns: Sequence[Any], plan: Plan, engine: Engine
-) -> tuple[list[Any], tuple[Any, ...] | None]:
+) -> tuple[Sequence[Any], tuple[Any, ...] | None]:
     """The columns of a partition as its partial takes them, and their dtypes if these differ."""
+    # those of a wide frame are no Series yet
+    if getattr(columns, "dtypes", None) == [column.dtype for column in plan.columns]:
+        return columns, None
     if plan.shape == "values" and isinstance(columns[0].dtype, pd.CategoricalDtype):
         return list(columns), None  # pandas counts every category, whatever was promised
     if plan.shape == "values" and dtype_class(plan.columns[0].dtype) == "category":

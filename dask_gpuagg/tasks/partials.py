@@ -57,6 +57,12 @@ class Inputs:
     def __len__(self) -> int:
         return len(self.keys[0])
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns, roughly."""
+        engine = engine_of(self.keys[0])
+        return engine.bytes_of(self.keys) + engine.bytes_of(self.columns)
+
     def rows(self, start: int, stop: int) -> Inputs:
         """Some of the rows, not copied."""
         span = slice(start, stop)
@@ -117,7 +123,7 @@ def partials_of_stream(
         nonlocal size
         for frame, by in frames:
             part = [inputs_of(frame, by, plan)]
-            nbytes = engine_of(frame).bytes_of((*part[0].keys, *part[0].columns))
+            nbytes = part[0].nbytes
             saw(engine_for(frame, plan), len(part[0]), nbytes=nbytes)
             size += nbytes
             # a generator that waits keeps its variables
@@ -183,7 +189,9 @@ def stackable(parts: Sequence[Inputs], plan: Plan, engine: Engine) -> list[Seque
     runs: list[list[Inputs]] = []
     before: list[Any] = []
     for part in filled:
-        dtypes = [column.dtype for column in (*part.keys, *part.columns)]
+        of_columns = getattr(part.columns, "dtypes", None)
+        dtypes = [key.dtype for key in part.keys]
+        dtypes += of_columns or [column.dtype for column in part.columns]
         if runs and part.dtypes == runs[-1][-1].dtypes and all(map(_is_alike, before, dtypes)):
             runs[-1].append(part)
         else:
@@ -252,7 +260,7 @@ def finished_of(parts: Sequence[Inputs], plan: Plan, meta: Any) -> Any:
     return finalized(partials_of(parts, plan), plan, meta, owned=True)
 
 
-def _columns_of(frame: Any, by: Sequence[Any], plan: Plan) -> tuple[list[Any], list[Any]]:
+def _columns_of(frame: Any, by: Sequence[Any], plan: Plan) -> tuple[list[Any], Sequence[Any]]:
     """The key and value columns of a partition."""
     if not all(isinstance(key, str) or _is_aligned(frame, key) for key in by):
         _groupby_raise_unaligned(frame, by=list(by))

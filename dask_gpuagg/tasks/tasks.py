@@ -206,10 +206,8 @@ def gpuagg_divide(output: Any, plan: Plan, outputs: int) -> list[Any]:
 
 def read(done: Task, parts: Sequence[Inputs], plan: Plan) -> None:
     """Say what a task read."""
-    engine = engine_of(parts[0].keys[0])
-    rows = sum(map(len, parts))
-    nbytes = sum(engine.bytes_of((*part.keys, *part.columns)) for part in parts)
-    done.saw(engine_for(parts[0].keys[0], plan), rows, nbytes=nbytes)
+    nbytes = sum(part.nbytes for part in parts)
+    done.saw(engine_for(parts[0].keys[0], plan), sum(map(len, parts)), nbytes=nbytes)
 
 
 def _wants_categories(plan: Plan) -> bool:

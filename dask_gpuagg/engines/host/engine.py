@@ -12,6 +12,7 @@ import pandas as pd
 
 from dask_gpuagg.aggregations import Kind
 from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class, is_plain
+from dask_gpuagg.engines.host import wide
 from dask_gpuagg.engines.host.dtypes import (
     common_dtype,
     compatible,
@@ -35,6 +36,7 @@ from dask_gpuagg.engines.host.grouping import Codes, Groups, first_rows, group, 
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
 from dask_gpuagg.engines.host.sketches import SKETCHES
 from dask_gpuagg.engines.host.stacking import (
+    Columns,
     alike,
     bytes_of,
     columns_of,
@@ -91,14 +93,18 @@ def partial(
     dropna = plan.dropna and not plan.drops_late and plan.shape != "values"
     groups = group(keys, dropna)
     if groups.kept is not None:
-        columns = [c[groups.kept] for c in columns]
+        if isinstance(columns, Columns):
+            columns = columns.where(groups.kept)
+        else:
+            columns = [c[groups.kept] for c in columns]
         index = index[groups.kept]
         keys = [k[groups.kept] for k in keys]
     if groups.n == 0:
         keys = [key_of_no_group(*pair) for pair in zip(all_keys, promised, strict=True)]
         groups = replace(groups, keys=[key.array for key in keys])
     with_objects = columns
-    columns = [durations(v, c.dtype) for v, c in zip(columns, plan.columns, strict=False)]
+    if not isinstance(columns, Columns):
+        columns = [durations(v, c.dtype) for v, c in zip(columns, plan.columns, strict=False)]
     # the last key of value_counts is the value
     texts = [key_as_text(*pair) for pair in zip(groups.keys, promised, strict=False)]
     groups = replace(groups, keys=[*texts, *groups.keys[len(texts) :]])
@@ -306,21 +312,26 @@ def _states(
     with_objects: Sequence[pd.Series] | None = None,
 ) -> Fields:
     """The states of rows, named as merged ones; ``with_objects`` has durations as objects."""
-    for use in plan.states:  # so that each column is read once for all of its states
+    reduced = wide.update(reducer, columns, plan)
+    rest = [(i, use) for i, use in enumerate(plan.states) if i not in reduced]
+    for _, use in rest:  # so that each column is read once for all of its states
         for c in use.columns:
             reducer.expect(use.state, columns[c])
-    fields: Fields = {}
-    for i, use in enumerate(plan.states):
+    for i, use in rest:
         source = with_objects if with_objects is not None and use.state == "osum" else columns
         inputs = [source[c] for c in use.columns]
         if use.custom is None:
-            state = update(reducer, use.state, inputs, index)
+            reduced[i] = update(reducer, use.state, inputs, index)
         else:
             named = inputs[0].rename(plan.columns[use.columns[0]].label)
             grouped = named.groupby(reducer.codes, sort=True)
-            state = _custom_fields(use.custom.chunk(grouped), reducer.n)
-        fields |= {f"s{i}.{name}": values for name, values in state.items()}
-    return fields
+            reduced[i] = _custom_fields(use.custom.chunk(grouped), reducer.n)
+    return _named(reduced)
+
+
+def _named(states: Mapping[int, Fields]) -> Fields:
+    """The fields of states by their names in a partial, in the order of the plan."""
+    return {f"s{i}.{name}": values for i in sorted(states) for name, values in states[i].items()}
 
 
 def _custom_fields(returned: Any, n: int) -> Fields:
@@ -330,25 +341,26 @@ def _custom_fields(returned: Any, n: int) -> Fields:
 
 
 def _merged_states(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
-    columns = dict(zip(table.columns, columns_of(table, list(table.columns)), strict=True))
-    fields = [
-        {f: columns[f"s{i}.{f}"] for f in STATES[use.state].fields_in(columns, f"s{i}.")}
-        for i, use in enumerate(plan.states)
-    ]
-    for use, of_state in zip(plan.states, fields, strict=True):
-        expect(reducer, use.state, of_state)
-    merged: Fields = {}
-    for i, use in enumerate(plan.states):
-        prefix = f"s{i}."
+    merged = wide.merge(reducer, table, plan)
+    rest = [(i, use) for i, use in enumerate(plan.states) if i not in merged]
+    columns: dict[str, pd.Series] = {}
+    if rest:
+        columns = dict(zip(table.columns, columns_of(table, list(table.columns)), strict=True))
+    fields = {
+        i: {f: columns[f"s{i}.{f}"] for f in STATES[use.state].fields_in(columns, f"s{i}.")}
+        for i, use in rest
+    }
+    for i, use in rest:
+        expect(reducer, use.state, fields[i])
+    for i, use in rest:
         if use.custom is None:
-            state = merge(reducer, use.state, fields[i])
+            merged[i] = merge(reducer, use.state, fields[i])
         else:
-            names = [c for c in table.columns if c.startswith(prefix)]
+            names = [c for c in table.columns if c.startswith(f"s{i}.")]
             level = pd.Index(reducer.codes)
             grouped = [table[c].set_axis(level).groupby(level=0, sort=True) for c in names]
-            state = _custom_fields(use.custom.agg(*grouped), reducer.n)
-        merged |= {prefix + name: values for name, values in state.items()}
-    return merged
+            merged[i] = _custom_fields(use.custom.agg(*grouped), reducer.n)
+    return _named(merged)
 
 
 def _distinct(

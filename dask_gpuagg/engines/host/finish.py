@@ -13,6 +13,7 @@ import pandas as pd
 from dask_gpuagg import exact_sums
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines.host import wide
 from dask_gpuagg.engines.host.dtypes import (
     DECIMAL_DIGITS,
     categories_of,
@@ -52,6 +53,9 @@ def finish_groups(
     for name, values in fields.items():
         state, field = name.split(".", 1)
         states.setdefault(state, {})[field] = values
+    result: Any = wide.finish(states, plan, meta, index)
+    if result is not None:
+        return result.take(sort_order(keys)) if plan.sort else result
     columns: dict[int, Any] = {}
     taken: set[int] = set()
     for i, (output, promised) in enumerate(zip(plan.outputs, dtypes, strict=True)):
@@ -81,7 +85,7 @@ def finish_groups(
         # Python objects stay objects, also where all are strings or times
         columns[i] = pd.Series(column, index, dtype=object if holds_objects(column) else None)
     if meta.ndim == 1:
-        result: Any = columns[0].rename(meta.name)
+        result = columns[0].rename(meta.name)
     else:
         result = pd.DataFrame(columns, index=index, copy=False)
         # a user may name them: those of the metadata stay as they are

@@ -116,7 +116,7 @@ class Reducer:
         block = np.array([column.to_numpy() for column in columns])
         if how == "count" and not np.isnan(block).any():
             return np.broadcast_to(self.size, (len(columns), self.n))
-        grouped = pd.DataFrame(block.T, copy=False).groupby(self._grouper)
+        grouped = pd.DataFrame(block.T, copy=False).groupby(self.grouper)
         return np.ascontiguousarray(getattr(grouped, how)(**options).to_numpy().T)
 
     def exact_sums(self, values: npt.NDArray[np.float64], nan_is_null: bool) -> Fields:
@@ -164,7 +164,8 @@ class Reducer:
         return 1 if self._small_codes is None else compiled.lanes_of(self._small_codes, self.n)
 
     @cached_property
-    def _grouper(self) -> Any:
+    def grouper(self) -> Any:
+        """The groups as pandas has them."""
         # a categorical's codes are taken as they are: pandas does not hash them again
         codes = pd.Categorical.from_codes(
             self.codes, categories=pd.RangeIndex(self.n), validate=False
@@ -175,7 +176,7 @@ class Reducer:
 
     def by(self, values: pd.Series) -> SeriesGroupBy[Any, Any]:
         """The values grouped by dense number, every number present, in order."""
-        return values.groupby(self._grouper)
+        return values.groupby(self.grouper)
 
     @cached_property
     def size(self) -> npt.NDArray[np.int64]:

@@ -6,13 +6,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from pandas.api.types import union_categoricals
 
 from dask_gpuagg import exact_sums
 from dask_gpuagg.dtypes import dtype_class, is_plain
+from dask_gpuagg.engines.host.compiled import can_read
 from dask_gpuagg.engines.host.grouping import rows_of_each
 from dask_gpuagg.plan import Plan
+
+Array = npt.NDArray[Any]
 
 # rows up to which stacking partitions costs less than a call of the loops for each
 _ROWS_OF_A_CALL = 1 << 18
@@ -20,7 +24,7 @@ _ROWS_OF_A_CALL = 1 << 18
 _ROWS_OF_A_GROUP = 8
 _ROWS_OF_MANY_GROUPS = 1 << 23
 # from here on pandas' work per column is all of the time of a small partition
-_MANY_COLUMNS = 16
+_MANY_COLUMNS = 32
 
 
 def keys_of(table: pd.DataFrame) -> list[pd.Series]:
@@ -28,17 +32,49 @@ def keys_of(table: pd.DataFrame) -> list[pd.Series]:
     return [table[c] for c in table.columns if c.startswith("k")]
 
 
-def columns_of(frame: pd.DataFrame, labels: Sequence[Any]) -> list[pd.Series]:
-    """Columns of a frame by their labels; of many the names may be their positions."""
+class Columns(Sequence[pd.Series]):
+    """Many columns of plain numbers of a frame, which are no Series before they are asked for.
+
+    pandas spends some ten microseconds on each Series.
+    """
+
+    def __init__(self, frame: pd.DataFrame, places: Array) -> None:
+        self._frame, self._places = frame, places
+        dtypes = frame.dtypes.to_list()
+        self.dtypes = [dtypes[place] for place in places]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, position: Any) -> Any:
+        if isinstance(position, slice):
+            return Columns(self._frame, self._places[position])
+        return self._frame.iloc[:, self._places[position]]
+
+    def where(self, rows: Array) -> Columns:
+        """The columns of some rows."""
+        return Columns(self._frame[rows], self._places)
+
+    def block(self, positions: Sequence[int]) -> Array:
+        """The values of some columns, shape (columns, rows)."""
+        places = self._places[list(positions)]
+        side_by_side = (np.diff(places) == 1).all()  # these are not copied
+        taken: Any = slice(places[0], places[-1] + 1) if side_by_side else places
+        values: Array = self._frame.iloc[:, taken].to_numpy().T
+        return values
+
+
+def columns_of(frame: pd.DataFrame, labels: Sequence[Any]) -> Sequence[pd.Series]:
+    """Columns of a frame by their labels."""
     if len(labels) < _MANY_COLUMNS or not frame.columns.is_unique:
         return [frame[label] for label in labels]
-    # of a label of Arrow's text pandas makes a Python string for every column it hands out
-    numbered = frame.set_axis(pd.RangeIndex(frame.shape[1]), axis=1)
-    columns = [column for _, column in numbered.items()]
     places = frame.columns.get_indexer_for(labels)
     if (places < 0).any():
         raise KeyError([label for label, place in zip(labels, places, strict=True) if place < 0])
-    return [columns[place] for place in places]
+    columns = Columns(frame, places)
+    if all(map(can_read, set(columns.dtypes))):
+        return columns
+    return [frame.iloc[:, place] for place in places]
 
 
 def stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
@@ -130,6 +166,8 @@ def divided(run: Sequence[Any]) -> list[Sequence[Any]]:
 
 def bytes_of(columns: Iterable[pd.Series]) -> int:
     """Bytes of columns, roughly: of Python objects those of their addresses."""
+    if isinstance(columns, Columns):
+        return len(columns[0]) * sum(int(dtype.itemsize) for dtype in columns.dtypes)
     return sum(
         # every task of every query asks
         len(column) * column.dtype.itemsize
