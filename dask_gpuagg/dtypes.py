@@ -87,7 +87,7 @@ TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def ticks_of(dtype: Any) -> int:
-    """How many ticks of a dtype of times or durations a second has."""
+    """The ticks per second of a dtype of times or durations."""
     if isinstance(dtype, pd.ArrowDtype):
         return TICKS[dtype.pyarrow_dtype.unit]
     return TICKS[np.datetime_data(dtype)[0] if isinstance(dtype, np.dtype) else dtype.unit]

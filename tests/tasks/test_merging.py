@@ -442,7 +442,7 @@ class TestRetypedPlans:
         floats = retyped(plan, [np.dtype("float64")])
         assert [s.state for s in floats.states] == ["fsum", "count"]
         assert [o.states for o in floats.outputs] == [(0,), (0, 1)]
-        assert floats.found == {0}
+        assert floats.deviating == {0}
 
     def test_what_an_aggregation_does_not_accept_keeps_its_states(self):
         plan = plan_by("int64", "mean")

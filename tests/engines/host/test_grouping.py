@@ -113,7 +113,7 @@ def check(columns: list[pd.Series], dropna: bool) -> None:
     numbers = frame.groupby(by, dropna=dropna, observed=True, sort=False).ngroup()
     # null keys of a dropped row are -1, or NaN, depending on the dtype
     kept = (numbers.fillna(-1) >= 0).to_numpy()
-    ours = np.ones(len(frame), bool) if groups.kept is None else groups.kept
+    ours = np.ones(len(frame), bool) if groups.has_group is None else groups.has_group
     assert (ours == kept).all()
     pairs = set(zip(numbers[kept].astype(int), groups.codes.tolist(), strict=True))
     assert len(pairs) == len({p for p, _ in pairs}) == len({c for _, c in pairs}) == groups.n
@@ -149,7 +149,7 @@ def test_rows_with_any_null_key_leave():
     a = pd.Series([1.0, np.nan, 1.0, np.nan])
     b = pd.Series(["x", "x", None, None])
     groups = group([a, b], dropna=True)
-    assert groups.kept.tolist() == [True, False, False, False]
+    assert groups.has_group.tolist() == [True, False, False, False]
     assert group([a, b], dropna=False).n == 4
 
 

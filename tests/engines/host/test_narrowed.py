@@ -129,7 +129,7 @@ def test_many_rows(dtype: str, by_loops: bool, monkeypatch: pytest.MonkeyPatch):
     pd.testing.assert_frame_equal(found, by_pandas(parts), check_exact=True)
     keys, columns = [whole["k"]], [whole["v"]]
     brackets = narrowed.aim([narrowed.sample([Part(keys, columns)], plan, 8)], plan)
-    kept = narrowed.count(keys, columns, brackets, plan)["kept"]
+    kept = narrowed.count(keys, columns, brackets, plan)["inside"]
     assert all(len(values) < len(whole) / 4 for _, values in kept)
 
 
@@ -145,7 +145,7 @@ def test_many_equal_values_are_counted_and_not_kept(
     keys, columns = [whole["k"]], [whole["v"]]
     brackets = narrowed.aim([narrowed.sample([Part(keys, columns)], plan, 16)], plan)
     counted = narrowed.count(keys, columns, brackets, plan)
-    assert len(counted["kept"][0][1]) == 0
+    assert len(counted["inside"][0][1]) == 0
     found, _ = by_brackets([whole], plan, 16)
     pd.testing.assert_frame_equal(found, by_pandas([whole]), check_exact=True)
 
