@@ -34,17 +34,6 @@ def judge(
     query: Callable[..., Any],
     collection: Callable[[], Any],
     pieces: Sequence[pd.DataFrame],
-    options: dict[str, Any] | None = None,
-    ordered: bool = False,
-) -> None:
-    """Assert the rule of one plan; see ``judge_plans``."""
-    judge_plans(query, collection, pieces, [options or {}], ordered)
-
-
-def judge_plans(
-    query: Callable[..., Any],
-    collection: Callable[[], Any],
-    pieces: Sequence[pd.DataFrame],
     plans: Sequence[dict[str, Any]],
     ordered: bool = False,
 ) -> None:

@@ -87,12 +87,6 @@ def test_a_reduction_of_one_field_merges_states(state):
     assert not (state.by_partition and state.kernels)
 
 
-def test_aggregations_of_moments_have_a_power_each():
-    of_moments = [a for a in REGISTRY.values() if ("moments",) in a.states.values()]
-    assert sorted(a.power for a in of_moments) == [0, 1, 2]
-    assert all(a.power is None for a in REGISTRY.values() if a not in of_moments)
-
-
 def test_the_engine_merges_every_state():
     assert set(_MERGES) == set(STATES) - {"custom"}
 

@@ -72,26 +72,6 @@ def test_a_failure_is_raised_and_tried_again() -> None:
     assert cache.of("a", lambda: 5) == 5
 
 
-def test_all_that_wait_get_the_error() -> None:
-    cache: Cache[str, int] = Cache(2)
-    begun, go_on = threading.Event(), threading.Event()
-
-    def fail() -> int:
-        begun.set()
-        assert go_on.wait(10)
-        raise KeyError("missing")
-
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(cache.of, "a", fail)
-        assert begun.wait(10)
-        second = pool.submit(cache.of, "a", lambda: 1)
-        go_on.set()
-        with pytest.raises(KeyError):
-            first.result(10)
-        # asked before the failure it waits for it, and after it makes its own
-        assert isinstance(second.exception(10), KeyError) or second.result() == 1
-
-
 class Buffer:
     """Stands for device memory that a caller holds while it asks."""
 

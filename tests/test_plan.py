@@ -121,12 +121,6 @@ class TestTables:
         assert states_of(plan) == ["size()"]
 
 
-@pytest.mark.parametrize("name", [n for n in REGISTRY if n not in ("cov", "corr")])
-def test_order_sensitivity_is_that_of_the_registry(name):
-    column = min(REGISTRY[name].accepts)
-    assert plan_of((column, name)).order_sensitive is REGISTRY[name].order_sensitive
-
-
 def test_one_order_sensitive_output_makes_the_plan_so():
     assert plan_of(("int", "sum"), ("int", "first")).order_sensitive
     assert not plan_of(("int", "sum"), ("int", "max")).order_sensitive
@@ -186,15 +180,6 @@ def test_a_dtype_that_is_not_accepted_is_refused_by_name(column, name):
     assert str(DTYPES[column]) in refusal.reason
 
 
-ACCEPTED = [(cls, n) for n, r in REGISTRY.items() for cls in r.accepts if n not in ("cov", "corr")]
-
-
-@pytest.mark.parametrize(("column", "name"), sorted(ACCEPTED))
-def test_what_is_accepted_is_planned_with_the_states_of_its_dtype_class(column, name):
-    plan = plan_of((column, name))
-    assert tuple(s.state for s in plan.states) == REGISTRY[name].states[column]
-
-
 def test_one_reason_per_refused_aggregation():
     pairs = [("string", "mean"), ("int", "sum"), ("category", "sum"), ("int", "mode"), ("x", "sum")]
     requested = [Requested(pair, pair[1], pair[0]) for pair in pairs]
@@ -208,11 +193,6 @@ def test_an_unknown_argument_is_refused():
     requested = [Requested("a", "sum", "int", (("min_count", 1),))]
     (refusal,) = reasons(COLUMNS, requested)
     assert "min_count" in refusal.reason
-
-
-def test_a_matrix_of_strings_is_refused():
-    with pytest.raises(Unsupported, match="corr of dtype str"):
-        make_matrix_plan([KEY], COLUMNS[6:7], "corr", (), **FLAGS)
 
 
 def test_a_dtype_outside_all_classes_is_refused():

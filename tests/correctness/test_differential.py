@@ -19,7 +19,7 @@ from hypothesis import given, settings
 
 from tests.data import in_pieces, partitioned
 from tests.deviations import Deviating, deviating, thirds
-from tests.judging import judge_plans
+from tests.judging import judge
 
 pytestmark = pytest.mark.usefixtures("synchronous")
 
@@ -35,7 +35,7 @@ PLANS: dict[str, dict[str, Any]] = {
 @given(deviating())
 def test_random_partitions(case: Deviating):
     frame = case.collection()
-    judge_plans(case.query, lambda: frame, case.pieces, list(PLANS.values()), case.ordered)
+    judge(case.query, lambda: frame, case.pieces, list(PLANS.values()), case.ordered)
 
 
 _rng = np.random.default_rng(14)
@@ -166,4 +166,4 @@ def test_pipelines(source: str, query: str, tmp_path: Path):
         collection = SOURCES[source](tmp_path)
         pieces = [part.compute() for part in collection.partitions]
         plans = [PLANS["default"], PLANS["tasks"]]
-        judge_plans(QUERIES[query], lambda: collection, pieces, plans)
+        judge(QUERIES[query], lambda: collection, pieces, plans)

@@ -44,9 +44,9 @@ def test_names_of_10_kilobytes(name: str) -> None:
     equal(query, data.groupby(key).agg(spec))
 
 
-@pytest.mark.parametrize("how", ["sum", "mean", "median", "first"])
-def test_2000_columns(how: str) -> None:
-    data = wide(2000)
+@pytest.mark.parametrize(("how", "columns"), [("sum", 2000), ("median", 300), ("first", 300)])
+def test_many_columns(how: str, columns: int) -> None:
+    data = wide(columns)
     query = getattr(dd.from_pandas(data, npartitions=3).groupby("k"), how)()
     equal(query, getattr(data.groupby("k"), how)())
 

@@ -43,20 +43,6 @@ def test_agg(key: str, by: Any, dropna: bool, options: dict[str, Any]):
     compare(lambda f, **o: f.groupby(by, dropna=dropna).agg(SPEC, **o), data, options=options)
 
 
-@pytest.mark.parametrize("dropna", [None, True, False])
-@pytest.mark.parametrize("name", ["var", "size", "nunique", "first"])
-@pytest.mark.parametrize("key", ["float64", "Int64", "category"])
-@pytest.mark.parametrize("split_out", [None, 3])
-def test_null_keys_in_methods(split_out: int | None, key: str, name: str, dropna: bool | None):
-    # None leaves it to pandas' default, which is to drop
-    flag, data = {} if dropna is None else {"dropna": dropna}, partitioned(frame(key), 7)
-    compare(
-        lambda f, **o: getattr(f.groupby("k", **flag)["x"], name)(**o),
-        data,
-        options={"split_out": split_out},
-    )
-
-
 @pytest.mark.parametrize(("by", "split_out"), [("k", 1), (["k", "j"], 3)], ids=str)
 @pytest.mark.parametrize("dropna", [True, False])
 @pytest.mark.parametrize("key", KEYS)

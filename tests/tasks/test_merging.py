@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.decomposition import make_matrix_plan, make_plan, retyped
+from dask_gpuagg.decomposition import make_plan, retyped
 from dask_gpuagg.engines.device import memory
 from dask_gpuagg.engines.device import merging as by_parts
 from dask_gpuagg.engines.device.memory import OutOfDeviceMemory
 from dask_gpuagg.engines.host import engine
 from dask_gpuagg.engines.host import engine as host
-from dask_gpuagg.engines.host.dtypes import common_dtype, durations, nullable
+from dask_gpuagg.engines.host.dtypes import common_dtype, durations
 from dask_gpuagg.plan import Column, Plan, Requested
 from dask_gpuagg.tasks import merging, partials
 from dask_gpuagg.tasks.merging import DTYPES, as_found, rescaled, sources, unify
@@ -427,14 +427,6 @@ def test_common_dtype(dtypes: list[Any], expected: Any):
     assert common_dtype(dtypes) == dtype_of(expected)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "expected"),
-    [("int8", "Int8"), ("uint64", "UInt64"), ("bool", "boolean"), ("f8", "f8")],
-)
-def test_nullable(dtype: str, expected: str):
-    assert nullable(np.dtype(dtype)) == dtype_of(expected)
-
-
 class TestRetypedPlans:
     def test_states_are_those_of_the_dtype(self):
         plan = plan_by("int64", "sum", "mean")
@@ -545,17 +537,3 @@ class TestUnify:
         ]
         with pytest.raises(TypeError, match=r"column 'v'.*datetime64\[ns\].*object"):
             unify(partials, plan, engine)
-
-
-def test_comoments_of_several_dtypes():
-    columns = [Column("v", np.dtype("int64"))]
-    key = [Column("k", np.dtype("int64"))]
-    plan = make_matrix_plan(key, columns, "cov", (), dropna=True, observed=True, sort=True)
-    parts = [pd.Series([-3, 7, 0]), pd.Series([np.nan] * 3), pd.Series([1.0, np.nan, 2.0])]
-    partials = [found_partial(plan, [0, 0, 1], values) for values in parts]
-    meta = pd.DataFrame({"v": [0.0]}, pd.MultiIndex.from_tuples([(0, "v")])).iloc[:0]
-    tables, together, _ = unify(partials, plan, engine)
-    frame = pd.DataFrame({"k": [0, 0, 1] * 3, "v": pd.concat(parts, ignore_index=True)})
-    expected = frame.groupby("k").cov()
-    got = engine.finalize(tables, together, meta)
-    assert np.allclose(got["v"].to_numpy(), expected["v"].to_numpy())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,12 +15,6 @@ from dask_gpuagg.frontend.specification import read_function
 from dask_gpuagg.plan import Column, Plan, Requested
 
 KEYS = ["k", "c"]
-MINE = dd.Aggregation(
-    "mine",
-    lambda s: (s.count(), s.sum()),
-    lambda n, total: (n.sum(), total.sum()),
-    lambda n, total: total / n,
-)
 
 
 def frame() -> pd.DataFrame:
@@ -131,89 +124,6 @@ class TestSteps:
         ]
         assert sum(map(len, outputs)) == len(expected)
         same(engine.concatenated_outputs(outputs, plan, expected.iloc[:0]), expected)
-
-
-def test_sorting_is_the_plans():
-    by = ("k", "c")
-    plan = plan_of({"v": ["sum"]}, by, sort=True)
-    expected = expected_of({"v": ["sum"]}, by)
-    got = engine.finalize(partials_of(plan), plan, expected.iloc[:0])
-    # the categories' order, not the alphabet's
-    assert got.index.tolist() == expected.index.tolist()
-
-
-def test_unobserved_combinations_appear_once():
-    spec = {"v": ["sum", "count"]}
-    plan = plan_of(spec, ("k", "c"), observed=False)
-    expected = expected_of(spec, ("k", "c"), observed=False)
-    same(engine.finalize(partials_of(plan), plan, expected.iloc[:0]), expected)
-
-
-def test_unobserved_categories_appear_in_one_output():
-    spec = {"v": ["sum", "count"]}
-    plan = plan_of(spec, ("c",), observed=False)
-    expected = expected_of(spec, ("c",), observed=False)
-    meta = expected.iloc[:0]
-    pieces = [engine.split(p, plan, 3) for p in partials_of(plan)]
-    outputs = [engine.finalize([p[j] for p in pieces], plan, meta, (j, 3)) for j in range(3)]
-    assert sum(map(len, outputs)) == 3
-    same(engine.concatenated_outputs(outputs, plan, meta), expected)
-
-
-def test_null_keys_are_kept_where_asked():
-    data = frame()
-    data["k"] = data.k.where(data.k > 0)
-    columns = [Column("v", data.v.dtype)]
-    requested = [Requested("v", "sum", "v")]
-    for dropna in (True, False):
-        plan = make_plan(
-            [Column("k", data.k.dtype)], columns, requested, dropna=dropna, observed=True, sort=True
-        )
-        partials = [
-            engine.partial([p.k], [p.v], p.index, plan) for p in (data.iloc[:20], data.iloc[20:])
-        ]
-        expected = data.groupby("k", dropna=dropna)[["v"]].sum()
-        pd.testing.assert_frame_equal(engine.finalize(partials, plan, expected.iloc[:0]), expected)
-
-
-def test_labels_beyond_53_bits():
-    # the first piece has only nulls of group 1, and therefore no label for it
-    data = pd.DataFrame(
-        {"k": [1, 2, 1, 2], "v": [np.nan, 1.0, 3.0, 0.5]}, index=2**60 + np.arange(4)
-    )
-    expected = data.groupby("k").agg({"v": ["idxmin", "idxmax"]})
-    requested = [Requested(("v", n), n, "v") for n in ("idxmin", "idxmax")]
-    plan = make_plan(
-        [Column("k", data.k.dtype)],
-        [Column("v", data.v.dtype)],
-        requested,
-        dropna=True,
-        observed=True,
-        sort=True,
-    )
-    partials = [engine.partial([p.k], [p.v], p.index, plan) for p in (data.iloc[:2], data.iloc[2:])]
-    same(engine.finalize(partials, plan, expected.iloc[:0]), expected)
-
-
-def test_a_dask_aggregation():
-    plan = plan_of({"v": [MINE, "mean"]})
-    expected = expected_of({"v": ["mean"]})
-    meta = pd.DataFrame(
-        {("v", "mine"): expected["v", "mean"], ("v", "mean"): expected["v", "mean"]}
-    )
-    got = engine.finalize(partials_of(plan), plan, meta.iloc[:0])
-    pd.testing.assert_series_equal(got["v", "mine"], got["v", "mean"], check_names=False)
-    same(got, meta)
-
-
-@pytest.mark.parametrize("function", ["sum", "first", "nunique", "median", "std"])
-def test_no_rows_at_all(function):
-    plan = plan_of({"v": [function]})
-    expected = expected_of({"v": [function]}, data=frame().iloc[:0])
-    partials = partials_of(plan, cuts=(0, 0, 0))
-    for parts in (partials, [engine.combine(partials, plan)]):
-        got = engine.finalize(parts, plan, expected.iloc[:0])
-        pd.testing.assert_frame_equal(got, expected, check_names=False)
 
 
 @pytest.mark.parametrize("dtype", [None, np.dtype("float64")])

@@ -131,23 +131,19 @@ def test_the_error_that_the_documentation_states():
     assert ERROR < 0.0163
 
 
-@pytest.mark.parametrize("distinct", [1, 5, 50, 500, 5_000, 50_000])
+@pytest.mark.parametrize("distinct", [1, 5, 50, 500, 5_000])
 def test_distinct_values_within_the_standard_error(distinct):
     groups = 200
     rng = np.random.default_rng(distinct)
     codes = np.repeat(np.arange(groups), distinct)
     values = pd.Series(rng.integers(0, 2**62, groups * distinct))
-    found = DISTINCT.finish(*insert_groups(DISTINCT.update(codes, groups, values), groups))
+    codes, fields = DISTINCT.update(codes, groups, values)
+    found = DISTINCT.finish(codes, groups, fields)
     errors = found / distinct - 1
     assert np.sqrt(np.mean(errors**2)) < 1.15 * ERROR
     # no bias beyond that of rounding, and what so many groups may show by chance
     assert abs(errors.mean()) < 4 * ERROR / groups**0.5 + 0.5 / distinct
     assert abs(errors).max() < 5 * ERROR
-
-
-def insert_groups(part, groups):
-    codes, fields = part
-    return codes, groups, fields
 
 
 @given(PARTS, st.sampled_from([0, 1, 3, 100]), st.sampled_from(["nlargest", "nsmallest"]))
