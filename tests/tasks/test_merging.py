@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -35,10 +35,27 @@ def frame(rows: int, seed: int) -> pd.DataFrame:
     return pd.DataFrame({"k": keys, "x": rng.integers(0, 5, rows)})
 
 
-def plan_of(asked: Any, sort: bool, dropna: bool) -> Any:
+def plan_of(names: Any, sort: bool = True, dropna: bool = True) -> Any:
     columns = [Column("k", np.dtype("float64")), Column("x", np.dtype("int64"))]
-    requested = [Requested(name, name, "x") for name in asked]
+    requested = [Requested(name, name, "x") for name in names]
     return make_plan(columns[:1], columns, requested, dropna=dropna, observed=True, sort=sort)
+
+
+class Case(NamedTuple):
+    """Partitions of a frame, their partials, and pandas' answer."""
+
+    plan: Plan
+    pieces: list[pd.DataFrame]
+    tables: list[Any]
+    expected: pd.DataFrame
+
+
+def case_of(names: tuple[str, ...], *lengths: int, dtype: str = "int64") -> Case:
+    """A case with partitions of so many rows; the second one has values of the dtype."""
+    plan, pieces = plan_of(names), [frame(rows, seed) for seed, rows in enumerate(lengths)]
+    pieces[1] = pieces[1].astype({"x": dtype})
+    tables = [partial_of(inputs_of(piece, ["k"], plan), plan, host) for piece in pieces]
+    return Case(plan, pieces, tables, pd.concat(pieces).groupby("k").x.agg(list(names)))
 
 
 @given(
@@ -120,13 +137,11 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Short:
 
 
 def test_partitions_and_then_rows_are_halved(short: Short) -> None:
-    plan = plan_of(("sum", "first", "last"), True, True)
-    pieces = [frame(rows, seed) for seed, rows in enumerate((100, 1_000, 150))]
-    made = partials_of([inputs_of(piece, ["k"], plan) for piece in pieces], plan)
+    plan, pieces, _, expected = case_of(("sum", "first", "last"), 100, 1_000, 150)
+    result = partials_of([inputs_of(piece, ["k"], plan) for piece in pieces], plan)
     # all twice, the first, the others twice and without its partial, the second twice, its half
     assert short.tried[:9] == [1_250, 1_250, 100, 1_150, 1_150, 1_150, 1_000, 1_000, 500]
-    whole = pd.concat(pieces).groupby("k").x.agg(["sum", "first", "last"])
-    pd.testing.assert_frame_equal(host.finalize(made, plan, whole.iloc[:0]), whole)
+    pd.testing.assert_frame_equal(host.finalize(result, plan, expected.iloc[:0]), expected)
 
 
 def test_finished_partials_leave_before_partitions_are_halved(
@@ -144,18 +159,16 @@ def test_finished_partials_leave_before_partitions_are_halved(
         return tables
 
     monkeypatch.setattr(short, "partial", made, raising=False)
-    plan = plan_of(("sum", "first", "last"), True, True)
-    pieces = [frame(1_000, seed) for seed in range(3)]
+    plan, pieces, _, expected = case_of(("sum", "first", "last"), 1_000, 1_000, 1_000)
     monkeypatch.setattr(host, "divided", lambda run: [[part] for part in run])
-    found = partials_of([inputs_of(piece, ["k"], plan) for piece in pieces], plan)
+    result = partials_of([inputs_of(piece, ["k"], plan) for piece in pieces], plan)
     assert short.tried == [1_000] * (1 + 3 + 3)
-    whole = pd.concat(pieces).groupby("k").x.agg(["sum", "first", "last"])
-    pd.testing.assert_frame_equal(host.finalize(found, plan, whole.iloc[:0]), whole)
+    pd.testing.assert_frame_equal(host.finalize(result, plan, expected.iloc[:0]), expected)
 
 
 def test_the_error_says_what_was_asked_when_nothing_is_left(short: Short) -> None:
     short.rows = 10
-    plan = plan_of(("sum",), False, True)
+    plan = plan_of(("sum",))
     with pytest.raises(OutOfDeviceMemory, match="does not suffice for 125 rows") as caught:
         partials_of([inputs_of(frame(1_000, 0), ["k"], plan)], plan)
     assert caught.value.asked == 8 * 125
@@ -163,9 +176,7 @@ def test_the_error_says_what_was_asked_when_nothing_is_left(short: Short) -> Non
 
 
 def test_merging_takes_the_parts_where_memory_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = plan_of(("sum", "median"), True, True)
-    pieces = [frame(400, seed) for seed in range(3)]
-    tables = [partial_of(inputs_of(piece, ["k"], plan), plan, host) for piece in pieces]
+    plan, _, tables, expected = case_of(("sum", "median"), 400, 400, 400)
     tried: list[int] = []
 
     class Merging(Short):
@@ -176,9 +187,8 @@ def test_merging_takes_the_parts_where_memory_lacks(monkeypatch: pytest.MonkeyPa
             return super().finalize_tables(tables, *rest)
 
     monkeypatch.setattr(merging, "engine_of", lambda _: Merging(0))
-    whole = pd.concat(pieces).groupby("k").x.agg(["sum", "median"])
-    made = merging.finalized(tables, plan, whole.iloc[:0])
-    pd.testing.assert_frame_equal(made, whole)
+    result = merging.finalized(tables, plan, expected.iloc[:0])
+    pd.testing.assert_frame_equal(result, expected)
     assert tried[0] == tried[1] > 300
     assert len(tried) == 2 + by_parts.PARTS
 
@@ -221,21 +231,17 @@ class Watching(Short):
 def test_partials_are_gone_before_they_are_merged(
     short: int, owned: int, there: int, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = plan_of(("sum", "first", "count"), True, True)
-    pieces = [frame(400, seed) for seed in range(3)]
-    pieces[1] = pieces[1].astype({"x": found})
     for way in ("combined", "finalized"):
-        inputs = [inputs_of(piece, ["k"], plan) for piece in pieces]
-        tables = [partial_of(part, plan, host) for part in inputs]
+        names = ("sum", "first", "count")
+        plan, _, tables, expected = case_of(names, 400, 400, 400, dtype=found)
         engine, largest = Watching(tables, bool(short)), max(len(t["groups"]) for t in tables)
-        whole = pd.concat(pieces).groupby("k").x.agg(["sum", "first", "count"])
         monkeypatch.setattr(merging, "engine_of", lambda _, engine=engine: engine)
         if way == "combined":
-            made = merging.combined(tables, plan, owned=bool(owned))
-            result = merging.finalized([made], plan, whole.iloc[:0])
+            partial = merging.combined(tables, plan, owned=bool(owned))
+            result = merging.finalized([partial], plan, expected.iloc[:0])
         else:
-            result = merging.finalized(tables, plan, whole.iloc[:0], owned=bool(owned))
-        pd.testing.assert_frame_equal(result, whole)
+            result = merging.finalized(tables, plan, expected.iloc[:0], owned=bool(owned))
+        pd.testing.assert_frame_equal(result, expected)
         # the rows of the copy are more than there are groups
         assert engine.least[0] == (largest if owned and not short else None)
         # what is brought to another dtype is a table of its own
@@ -249,9 +255,7 @@ def test_partials_are_gone_before_they_are_merged(
 def test_a_copy_of_partials_is_merged_in_parts_where_memory_lacks(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = plan_of(("sum", "first", "count"), True, True)
-    pieces = [frame(400, seed) for seed in range(3)]
-    tables = [partial_of(inputs_of(piece, ["k"], plan), plan, host) for piece in pieces]
+    plan, _, tables, expected = case_of(("sum", "first", "count"), 400, 400, 400)
 
     class Small(Watching):
         def _several(self, tables: Any) -> Any:
@@ -261,14 +265,24 @@ def test_a_copy_of_partials_is_merged_in_parts_where_memory_lacks(
 
     engine = Small(tables)
     monkeypatch.setattr(merging, "engine_of", lambda _: engine)
-    whole = pd.concat(pieces).groupby("k").x.agg(["sum", "first", "count"])
     if way == "combine":
-        made = host.finalize([merging.combined(tables, plan, owned=True)], plan, whole.iloc[:0])
+        partial = merging.combined(tables, plan, owned=True)
+        result = host.finalize([partial], plan, expected.iloc[:0])
     else:
-        made = merging.finalized(tables, plan, whole.iloc[:0], owned=True)
-    pd.testing.assert_frame_equal(made.sort_index(), whole)
+        result = merging.finalized(tables, plan, expected.iloc[:0], owned=True)
+    pd.testing.assert_frame_equal(result.sort_index(), expected)
     # at once, twice; then parts of which no more is known
     assert engine.least == [20, 20, *[0] * by_parts.PARTS]
+
+
+def distinct_groups(rows: int, keys: list[str]) -> tuple[Plan, Any]:
+    """A plan and the partial of rows that all are groups of their own."""
+    pdf = pd.DataFrame({"k": np.arange(rows), "t": np.arange(rows) % 9, "x": 1})
+    columns = [Column(label, dtype) for label, dtype in pdf.dtypes.items()]
+    requested = [Requested("x", "sum", "x")]
+    by = columns[: len(keys)]
+    plan = make_plan(by, columns, requested, dropna=True, observed=True, sort=False)
+    return plan, partial_of(inputs_of(pdf, keys, plan), plan, host)
 
 
 @pytest.mark.parametrize("tables", [1, 5, 40])
@@ -276,11 +290,7 @@ def test_a_large_table_is_divided_by_slices_of_its_rows(
     tables: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To divide a table takes more than twice its memory, of which there is none."""
-    pdf = pd.DataFrame({"k": np.arange(4_000), "x": np.arange(4_000)})
-    columns = [Column(label, dtype) for label, dtype in pdf.dtypes.items()]
-    asked = [Requested("x", "sum", "x")]
-    plan = make_plan(columns[:1], columns, asked, dropna=True, observed=True, sort=False)
-    whole = partial_of(inputs_of(pdf, ["k"], plan), plan, host)
+    plan, whole = distinct_groups(4_000, ["k"])
     real, divided = host.split, []
 
     def split(rows: Any, *given: Any) -> Any:
@@ -302,12 +312,7 @@ def test_a_large_table_is_divided_by_slices_of_its_rows(
 def test_groups_of_one_output_are_divided_into_even_parts(outputs: int, keys: list[str]) -> None:
     """The outputs of an exchange are by the same hash."""
     groups = 200 * outputs * by_parts.PARTS
-    pdf = pd.DataFrame({"k": np.arange(groups), "t": np.arange(groups) % 9, "x": 1})
-    columns = [Column(label, dtype) for label, dtype in pdf.dtypes.items()]
-    asked = [Requested("x", "sum", "x")]
-    by = columns[: len(keys)]
-    plan = make_plan(by, columns, asked, dropna=True, observed=True, sort=False)
-    whole = partial_of(inputs_of(pdf, keys, plan), plan, host)
+    plan, whole = distinct_groups(groups, keys)
     piece = host.split(whole, plan, outputs)[1]
     pieces = by_parts.parts_on_host(host, [piece], plan, by_parts.PARTS)
     rows = [sum(len(each["groups"]) for each in bring()) for bring in pieces]

@@ -24,6 +24,13 @@ import dask_gpuagg
 from dask_gpuagg.tasks.parquet import _in_dictionaries, as_read
 
 
+def same_as_stock(query: Any) -> None:
+    expected = query.compute().sort_index()
+    with dask_gpuagg.enabled():
+        result = query.compute().sort_index()
+    pd.testing.assert_series_equal(result, expected)
+
+
 def of_every_kind(rows: int = 50) -> pd.DataFrame:
     numbers = np.arange(rows)
     null = [None if i % 7 == 0 else i for i in range(rows)]
@@ -171,11 +178,7 @@ def test_files_with_and_without_dictionaries_in_one_partition(
         rng = np.random.default_rng(i)
         frame = pd.DataFrame({"s": rng.choice(["a", "bb", "c"], 3000), "x": rng.random(3000)})
         frame.to_parquet(tmp_path / f"{i}.parquet", use_dictionary=bool(i % 2), row_group_size=1000)
-    rows = dd.read_parquet(tmp_path, aggregate_files=True, **options)
-    expected = rows.groupby("s").x.sum().compute().sort_index()
-    with dask_gpuagg.enabled():
-        made = rows.groupby("s").x.sum().compute().sort_index()
-    pd.testing.assert_series_equal(made, expected)
+    same_as_stock(dd.read_parquet(tmp_path, aggregate_files=True, **options).groupby("s").x.sum())
 
 
 @pytest.mark.parametrize("options", [{"split_row_groups": 4}, {"blocksize": "40KB"}])
@@ -188,11 +191,7 @@ def test_rows_of_several_pieces_are_numbered_together(
         frame.to_parquet(tmp_path / f"{i}.parquet", index=False, row_group_size=100)
     rows = dd.read_parquet(tmp_path, aggregate_files=True, **options)
     for key in (lambda label: label % 7, rows.index % 7):
-        query = rows.groupby(key).x.sum()
-        expected = query.compute().sort_index()
-        with dask_gpuagg.enabled():
-            made = query.compute().sort_index()
-        pd.testing.assert_series_equal(made, expected)
+        same_as_stock(rows.groupby(key).x.sum())
 
 
 @pytest.mark.parametrize("columns", [["int", "float"], "float"])

@@ -23,7 +23,7 @@ from distributed import Client, get_worker, wait
 
 import dask_gpuagg
 from dask_gpuagg.decomposition import make_plan
-from dask_gpuagg.plan import Column, Requested
+from dask_gpuagg.plan import Column, Plan, Requested
 from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupByPartial
 from dask_gpuagg.reporting.runs import rows_done, task
 from dask_gpuagg.tasks import partials as module
@@ -194,6 +194,12 @@ def test_a_cancelled_task_stops_reading() -> None:
         assert len(READ) < 100
 
 
+def sums() -> Plan:
+    columns = [Column("k", np.dtype("int64")), Column("v", np.dtype("float64"))]
+    requested = [Requested("v", "sum", "v")]
+    return make_plan(columns[:1], columns, requested, dropna=True, observed=True, sort=False)
+
+
 def test_partials_are_merged_as_they_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_BYTES_OF_A_CALL", 1)
     monkeypatch.setattr(module, "_FEW_ROWS", 10)
@@ -205,9 +211,7 @@ def test_partials_are_merged_as_they_grow(monkeypatch: pytest.MonkeyPatch) -> No
         return combined(partials, plan, owned)
 
     monkeypatch.setattr(module, "combined", counted)
-    columns = [Column("k", np.dtype("int64")), Column("v", np.dtype("float64"))]
-    asked = [Requested("v", "sum", "v")]
-    plan = make_plan(columns[:1], columns, asked, dropna=True, observed=True, sort=False)
+    plan = sums()
     # every partition has rows of its own
     whole = pd.DataFrame({"k": np.arange(3200), "v": np.arange(3200) / 7})
     progress = [rows_done()]
@@ -243,10 +247,7 @@ def test_a_heartbeat_that_reads_the_metrics_meanwhile(monkeypatch: pytest.Monkey
 def test_a_partition_lives_no_longer_than_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one is read when it is gone."""
     monkeypatch.setattr(module, "_BYTES_OF_A_CALL", 1)
-    columns = [Column("k", np.dtype("int64")), Column("x", np.dtype("float64"))]
-    plan = make_plan(
-        columns[:1], columns, [Requested("x", "sum", "x")], dropna=True, observed=True, sort=False
-    )
+    plan = sums()
     seen: list[weakref.ref[Labels]] = []
     read = module.inputs_of
 
@@ -264,7 +265,7 @@ def test_a_partition_lives_no_longer_than_its_call(monkeypatch: pytest.MonkeyPat
         for i in range(4):
             gc.collect()
             assert [of() for of in seen] == [None] * i
-            yield pd.DataFrame({"k": np.arange(9), "x": np.full(9, 1.0)}), ["k"]
+            yield pd.DataFrame({"k": np.arange(9), "v": np.full(9, 1.0)}), ["k"]
 
     made = module.partials_of_stream(frames(), plan, lambda *_, **__: None)
     assert sum(float(partial["groups"]["s0.sum"].sum()) for partial in made) == 36.0
