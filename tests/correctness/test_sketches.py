@@ -57,7 +57,7 @@ def exact(frame: pd.DataFrame, keys: str | list[str], **options: bool) -> pd.Dat
     return result
 
 
-@pytest.mark.parametrize("npartitions", [1, 40])
+@pytest.mark.parametrize("npartitions", [1, 12])
 @pytest.mark.parametrize(("split_out", "method"), [(None, None), (3, "tasks"), (3, "disk")])
 def test_under_every_plan(npartitions: int, split_out: int | None, method: str | None):
     query = partitioned(DATA, npartitions).groupby("k")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import decimal
-from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
@@ -18,6 +16,7 @@ from hypothesis import strategies as st
 import dask_gpuagg
 from dask_gpuagg.engines.host import compiled, grouping
 from dask_gpuagg.engines.host.grouping import (
+    Groups,
     densify,
     encode,
     first_rows,
@@ -25,62 +24,7 @@ from dask_gpuagg.engines.host.grouping import (
     repeated,
     take,
 )
-from tests.comparison import PANDAS_3_0
-
-_I64, _U64 = np.iinfo("int64"), np.iinfo("uint64")
-_TEXT = st.text(alphabet=st.sampled_from(["a", "b", "é", "漢", "\0", " "]), max_size=3)
-_CENTS = st.integers(-3, 3).map(lambda i: decimal.Decimal(i).scaleb(-2))
-_FLOATS = st.sampled_from([0.0, -0.0, 1.5, -1.5, np.inf, -np.inf, 1e300, 5e-324])
-_TICKS = st.integers(-2, 2) | st.sampled_from([10**17, -(10**17)])
-_WIDE = st.sampled_from([_I64.min, _I64.max]) | st.integers(-3, 3)
-_CATEGORIES = ["b", "a", "", "é"]
-
-# dtype -> (values, whether the dtype has a null)
-DTYPES: dict[Any, tuple[st.SearchStrategy[Any], bool]] = {
-    "bool": (st.booleans(), False),
-    "int8": (st.integers(-128, 127), False),
-    "int64": (_WIDE, False),
-    "uint64": (st.sampled_from([0, 1, _I64.max + 1, _U64.max]), False),
-    "float32": (_FLOATS.filter(lambda v: abs(v) != 1e300), True),
-    "float64": (_FLOATS, True),
-    # pandas 3.0 takes Python strings for equal that differ in what follows a NUL only
-    "object": (_TEXT.map(lambda t: t.replace("\0", " ")) if PANDAS_3_0 else _TEXT, True),
-    "str": (_TEXT, True),
-    "string": (_TEXT, True),
-    "string[python]": (_TEXT, True),
-    "datetime64[ns]": (_TICKS, True),
-    "datetime64[s]": (st.integers(-2, 2), True),
-    "datetime64[ns, Europe/Berlin]": (_TICKS, True),
-    "timedelta64[us]": (_TICKS, True),
-    "boolean": (st.booleans(), True),
-    "Int64": (_WIDE, True),
-    "UInt8": (st.integers(0, 255), True),
-    "Float64": (_FLOATS, True),
-    pd.CategoricalDtype(_CATEGORIES): (st.sampled_from(_CATEGORIES), True),
-    pd.CategoricalDtype([3, 1, 2], ordered=True): (st.integers(1, 3), True),
-    pd.ArrowDtype(pa.bool_()): (st.booleans(), True),
-    pd.ArrowDtype(pa.int64()): (_WIDE, True),
-    pd.ArrowDtype(pa.string()): (_TEXT, True),
-    pd.ArrowDtype(pa.timestamp("ns")): (_TICKS.map(pd.Timestamp), True),
-    pd.ArrowDtype(pa.duration("ns")): (_TICKS.map(pd.Timedelta), True),
-    pd.ArrowDtype(pa.decimal128(10, 2)): (_CENTS, True),
-}
-
-
-def series_of(values: Sequence[Any], dtype: Any) -> pd.Series:
-    if isinstance(dtype, str) and dtype[:4] in ("date", "time"):
-        unit = dtype.partition("[")[2].split(",")[0].rstrip("]")
-        ticks = [pd.NaT if v is None else np.datetime64(v, unit) for v in values]
-        if dtype.startswith("timedelta"):
-            ticks = [pd.NaT if v is None else np.timedelta64(v, unit) for v in values]
-        if "," in dtype:
-            return (
-                pd.Series(pd.DatetimeIndex(ticks, dtype=f"datetime64[{unit}]"))
-                .dt.tz_localize("UTC")
-                .dt.tz_convert("Europe/Berlin")
-            )
-        return pd.Series(ticks, dtype=dtype)
-    return pd.Series(list(values), dtype=dtype)
+from tests.engines.host.columns import DTYPES, I64, U64, series_of
 
 
 @st.composite
@@ -106,8 +50,16 @@ def plain(values: Any) -> list[Any]:
 
 
 def check(columns: list[pd.Series], dropna: bool) -> None:
-    """Assert that ``group`` makes pandas' groups, numbered densely, and names their keys."""
-    groups = group(columns, dropna)
+    """Assert that ``group`` makes pandas' groups, numbered densely, and names their keys.
+
+    By the compiled loops, as many rows are grouped, and without them.
+    """
+    for rows_of_loops in (compiled.LEAST_ROWS, 1):
+        with mock.patch.object(compiled, "LEAST_ROWS", rows_of_loops):
+            check_groups(columns, dropna, group(columns, dropna))
+
+
+def check_groups(columns: list[pd.Series], dropna: bool, groups: Groups) -> None:
     frame = pd.DataFrame({i: c.reset_index(drop=True) for i, c in enumerate(columns)})
     by = list(frame.columns)
     numbers = frame.groupby(by, dropna=dropna, observed=True, sort=False).ngroup()
@@ -160,9 +112,9 @@ class TestIntegers:
     @pytest.mark.parametrize(
         "values",
         [
-            [_I64.min, _I64.max, 0, _I64.min],
-            [_I64.min, _I64.min + 1, _I64.min],
-            [_I64.max, _I64.max - 1, _I64.max],
+            [I64.min, I64.max, 0, I64.min],
+            [I64.min, I64.min + 1, I64.min],
+            [I64.max, I64.max - 1, I64.max],
             [-(1 << 62), 1 << 62, 0],
         ],
         ids=["all", "lowest", "highest", "beyond int64 apart"],
@@ -170,7 +122,7 @@ class TestIntegers:
     def test_int64_at_the_limits(self, values):
         check([pd.Series(values, dtype="int64")], True)
 
-    @pytest.mark.parametrize("low", [0, _I64.max - 1, _U64.max - 2])
+    @pytest.mark.parametrize("low", [0, I64.max - 1, U64.max - 2])
     def test_uint64_at_the_limits(self, low):
         check([pd.Series([low, low + 1, low + 2, low], dtype="uint64")], True)
 
@@ -208,10 +160,6 @@ def many(words: list[str], rows: int = 1500) -> list[str]:
 @pytest.mark.parametrize("dtype", ["str", "string"])
 class TestManyStrings:
     """Strings of one length in bytes are packed (see ``test_strings.py``), short ones hashed."""
-
-    @pytest.fixture(autouse=True)
-    def _rows_are_many(self, monkeypatch):
-        monkeypatch.setattr(compiled, "LEAST_ROWS", 1)
 
     @pytest.mark.parametrize(
         "words",
