@@ -432,30 +432,7 @@ def test_common_dtype(dtypes: list[Any], expected: Any):
     assert common_dtype(dtypes) == dtype_of(expected)
 
 
-class TestRetypedPlans:
-    def test_states_are_those_of_the_dtype(self):
-        plan = plan_by("int64", "sum", "mean")
-        assert [s.state for s in plan.states] == ["isum", "fsum", "count"]
-        floats = retyped(plan, [np.dtype("float64")])
-        assert [s.state for s in floats.states] == ["fsum", "count"]
-        assert [o.states for o in floats.outputs] == [(0,), (0, 1)]
-        assert floats.deviating == {0}
-
-    def test_what_an_aggregation_does_not_accept_keeps_its_states(self):
-        plan = plan_by("int64", "mean")
-        assert retyped(plan, [np.dtype(object)]).states == plan.states
-
-
 class TestSources:
-    def test_states_are_found_by_the_outputs_that_they_serve(self):
-        names = ("sum", "mean", "min", "var", "count")
-        own, together = plan_by("int64", *names), plan_by("float64", *names)
-        source = sources(own, together)
-        states = {own.states[i].state: together.states[j].state for j, i in source.items()}
-        # the sum of floats serves sum and mean
-        assert states == {"fsum": "fsum", "count": "count", "min": "min", "moments": "moments"}
-        assert sources(plan_by("int64", "sum"), plan_by("float64", "sum")) == {0: 0}
-
     @pytest.mark.parametrize("other", ["int64", "m8[s]"])
     def test_states_of_other_fields_or_units_do_not_merge(self, other: str):
         with pytest.raises(TypeError, match=r"column 'v'.*cannot be aggregated"):
@@ -484,16 +461,6 @@ def found_partial(plan: Plan, keys: list[int], values: pd.Series) -> dict[str, A
 
 
 class TestUnify:
-    def test_of_one_kind_nothing_is_done(self):
-        plan = plan_by("int64", "sum")
-        partials = [
-            found_partial(plan, [1], pd.Series([1])),
-            found_partial(plan, [2], pd.Series([5])),
-        ]
-        tables, together, dtypes = unify(partials, plan, engine)
-        assert tables == partials
-        assert (together, dtypes) == (plan, None)
-
     def test_states_of_two_plans_get_one_layout(self):
         plan = plan_by("int64", "sum", "mean", "max")
         partials = [

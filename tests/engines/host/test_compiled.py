@@ -226,17 +226,6 @@ def test_many_columns_make_up_for_few_rows():
     assert not compiled.should_run(1000, columns=1000)
 
 
-def test_without_the_compiler_pandas_reduces(monkeypatch):
-    import numba
-
-    assert compiled.should_run(compiled.LEAST_ROWS)
-    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
-    assert not compiled.should_run(compiled.LEAST_ROWS)
-    values = pd.Series(np.ones(compiled.LEAST_ROWS))
-    fields = update(Reducer(np.zeros(len(values), int), 1), "moments", [values], values.index)
-    assert fields["m2"].tolist() == [0.0]
-
-
 def test_a_cache_that_cannot_be_written(monkeypatch):
     def njit(**options: Any) -> Any:
         if options.get("cache"):
@@ -292,21 +281,6 @@ def test_medians_of_many_rows_in_any_order(pattern, rows):
         found = compiled.medians(codes, 3, values)
         expected = [np.median(v) if len(v := values[codes == g]) else np.nan for g in range(3)]
         np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize("dtype", ["float64", "int64", "uint64", "float32", "Float64", "int32"])
-def test_the_reducer_takes_numbers_of_64_bits(dtype):
-    rows = compiled.LEAST_ROWS
-    codes = np.arange(rows, dtype=np.int32) % 11
-    values = pd.Series(np.random.default_rng(1).integers(0, 2**62, rows)).astype(dtype)
-    reducer = Reducer(codes, 11)
-    found = reducer.medians(values)
-    assert (found is not None) == (dtype in ("float64", "int64", "uint64"))
-    if found is not None:
-        expected = values.groupby(codes).median()
-        assert found.dtype == expected.dtype
-        assert found.tolist() == expected.tolist()
-    assert Reducer(codes[:100], 11).medians(values[:100]) is None
 
 
 @pytest.mark.parametrize("buckets", [1, 3, 16])

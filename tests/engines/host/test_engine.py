@@ -1,8 +1,6 @@
-"""The host engine's three steps by themselves: partial, combine, finalize, and the exchange."""
+"""Outputs of one partial, and whose memory they have."""
 
 from __future__ import annotations
-
-from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -11,125 +9,13 @@ import pytest
 from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.engines.host import engine
 from dask_gpuagg.engines.host.dtypes import conform
-from dask_gpuagg.frontend.specification import read_function
-from dask_gpuagg.plan import Column, Plan, Requested
-
-KEYS = ["k", "c"]
-
-
-def frame() -> pd.DataFrame:
-    rng = np.random.default_rng(0)
-    v = rng.random(60)
-    v[::9] = np.nan
-    return pd.DataFrame(
-        {
-            "k": rng.integers(0, 4, 60),
-            "c": pd.Categorical(rng.choice(["b", "a"], 60), categories=["b", "a", "never"]),
-            "v": v,
-            "i": rng.integers(-5, 5, 60).astype("int8"),
-            "s": rng.choice(["x", "yy", "é"], 60),
-        },
-        index=np.arange(60) + 2**60 + 1,
-    )
-
-
-def plan_of(spec: dict[str, list], by=("k",), **flags) -> Plan:
-    data = frame()
-    columns = [Column(label, dtype) for label, dtype in data.dtypes.items()]
-    requested = []
-    for column, functions in spec.items():
-        for function in functions:
-            name, parameters, custom = read_function(function)
-            label = (column, custom.name if custom else name)
-            requested.append(Requested(label, name, column, parameters, custom))
-    keys = [Column(k, data[k].dtype) for k in by]
-    flags = {"dropna": True, "observed": True, "sort": True} | flags
-    return make_plan(keys, columns, requested, **flags)
-
-
-SPEC = {
-    "v": ["sum", "mean", "std", "sem", "first", "nunique", "median", "idxmax"],
-    "i": ["sum", "prod", "any", "list", "nunique"],
-    "s": ["last", "max", "count", "size"],
-}
-
-
-def expected_of(spec=SPEC, by=("k",), data=None, **flags) -> pd.DataFrame:
-    data = frame() if data is None else data
-    spec = {c: [list if f == "list" else f for f in fs] for c, fs in spec.items()}
-    return data.groupby(list(by), **({"observed": True} | flags)).agg(spec)
-
-
-def partials_of(plan: Plan, cuts=(0, 7, 7, 30, 60)) -> list[engine.Partial]:
-    data = frame()
-    parts = [data.iloc[a:b] for a, b in pairwise(cuts)]
-    return [
-        engine.partial(
-            [p[k.label] for k in plan.keys],
-            [p[c.label] for c in plan.columns],
-            p.index,
-            plan,
-        )
-        for p in parts
-    ]
-
-
-def same(got: pd.DataFrame, expected: pd.DataFrame) -> None:
-    got = got.sort_index()
-    pd.testing.assert_frame_equal(got, expected, check_names=False, check_column_type=False)
-
-
-@pytest.mark.parametrize("by", [("k",), ("c",), ("k", "c")], ids="-".join)
-class TestSteps:
-    def test_one_partial_is_finalized(self, by):
-        plan = plan_of(SPEC, by)
-        (partial,) = partials_of(plan, cuts=(0, 60))
-        expected = expected_of(by=by)
-        same(engine.finalize([partial], plan, expected.iloc[:0]), expected)
-
-    def test_several_partials_are_finalized(self, by):
-        plan = plan_of(SPEC, by)
-        expected = expected_of(by=by)
-        same(engine.finalize(partials_of(plan), plan, expected.iloc[:0]), expected)
-
-    def test_combining_before_changes_nothing(self, by):
-        plan = plan_of(SPEC, by)
-        partials = partials_of(plan)
-        expected = expected_of(by=by)
-        left = engine.combine(partials[:2], plan)
-        right = engine.combine(partials[2:], plan)
-        for tree in ([left, right], [engine.combine([left, right], plan)], [left, *partials[2:]]):
-            same(engine.finalize(tree, plan, expected.iloc[:0]), expected)
-
-    def test_a_partial_has_the_tables_of_its_plan(self, by):
-        plan = plan_of(SPEC, by)
-        partials = partials_of(plan)
-        for tables in (*partials, engine.combine(partials, plan)):
-            assert (
-                set(tables)
-                == {table.name for table in plan.tables}
-                == {"groups", "pairs0", "pairs1", "rows"}
-            )
-            assert len(tables["groups"].drop_duplicates([f"k{i}" for i in range(len(by))])) == len(
-                tables["groups"]
-            )
-
-    def test_splitting_loses_and_repeats_nothing(self, by):
-        plan = plan_of(SPEC, by)
-        expected = expected_of(by=by)
-        pieces = [engine.split(p, plan, 3) for p in partials_of(plan)]
-        outputs = [
-            engine.finalize([p[j] for p in pieces], plan, expected.iloc[:0], (j, 3))
-            for j in range(3)
-        ]
-        assert sum(map(len, outputs)) == len(expected)
-        same(engine.concatenated_outputs(outputs, plan, expected.iloc[:0]), expected)
+from dask_gpuagg.plan import Column, Output, Plan, Requested
 
 
 @pytest.mark.parametrize("dtype", [None, np.dtype("float64")])
 def test_values_of_the_promised_dtype_or_of_no_promised_one_stay_as_they_are(dtype):
     values = np.array([1.5, np.nan])
-    output = plan_of({"v": ["mean"]}).outputs[0]
+    output = Output("v", "mean", 0)
     # NumPy takes None for float64
     np.testing.assert_array_equal(np.asarray(conform(values, dtype, output)), values)
 

@@ -17,12 +17,10 @@ import dask_gpuagg
 from dask_gpuagg.engines.host import compiled, grouping
 from dask_gpuagg.engines.host.grouping import (
     Groups,
-    densify,
     encode,
     first_rows,
     group,
     repeated,
-    take,
 )
 from tests.engines.host.columns import DTYPES, I64, U64, series_of
 
@@ -201,54 +199,6 @@ class TestManyStrings:
         words = data.draw(st.lists(st.text(max_size=4), min_size=1, max_size=4))
         column = pd.Series(many(words, 1100), dtype=dtype)
         check([column.iloc[data.draw(st.integers(0, 50)) :]], True)
-
-
-class TestDensify:
-    @given(data=st.data())
-    def test_every_number_occurs_and_names_its_old_code(self, data):
-        size = data.draw(st.sampled_from([1, 3, 70_000, 1 << 40]))
-        limit = min(size, 5) - 1
-        old = data.draw(
-            st.lists(st.integers(0, limit) | st.just(size - 1), max_size=20), label="old codes"
-        )
-        codes = np.array(old, dtype=np.int64)
-        dense, present = densify(codes, size)
-        assert present[dense].tolist() == old
-        assert sorted(set(dense.tolist())) == list(range(len(present)))
-        assert len(set(present.tolist())) == len(present)
-
-    def test_codes_that_are_dense_already_are_not_copied(self):
-        codes = np.array([2, 0, 1, 2])
-        assert densify(codes, 3)[0] is codes
-
-    def test_sparse_codes_are_hashed_rather_than_addressed(self):
-        # one slot per possible code would be a petabyte here
-        dense, present = densify(np.array([1 << 50, 3, 1 << 50]), 1 << 51)
-        assert dense.tolist() == [0, 1, 0]
-        assert present.tolist() == [1 << 50, 3]
-
-
-class TestTake:
-    @pytest.mark.parametrize(
-        "values",
-        [
-            np.array([1.5, 2.5]),
-            np.array([1, 2]),
-            np.array(["a", "b"], dtype=object),
-            pd.array([1, 2], dtype="Int64"),
-            pd.array(["a", "b"], dtype="str"),
-            pd.Categorical(["a", "b"]),
-            pd.DatetimeIndex(["2020-01-01", "2021-01-01"]).array,
-        ],
-        ids=lambda values: str(values.dtype),
-    )
-    def test_a_negative_row_gives_null(self, values):
-        taken = take(values, np.array([1, -1, 0]))
-        assert pd.isna(taken[1])
-        assert (taken[0], taken[2]) == (values[1], values[0])
-
-    def test_without_one_the_dtype_stays(self):
-        assert take(np.array([1, 2], np.int8), np.array([1, 0])).dtype == np.int8
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
