@@ -176,12 +176,12 @@ def together(pieces: Sequence[pd.DataFrame]) -> pd.DataFrame:
         # categories are united
         return concat([piece.copy() for piece in pieces])
     except (TypeError, ValueError, AttributeError):
-        whole = pd.concat(pieces)
-        for name in whole.columns:
+        data = pd.concat(pieces)
+        for name in data.columns:
             parts = [piece[name] for piece in pieces]
             if all(isinstance(part.dtype, pd.CategoricalDtype) for part in parts):
-                whole[name] = union_categoricals(parts)
-        return whole
+                data[name] = union_categoricals(parts)
+        return data
 
 
 def outcome(query: Callable[[], Any]) -> Any:
@@ -308,7 +308,7 @@ def wrong_dtypes(
     ``ours`` and ``others`` (of pandas, stock Dask and the metadata) are as ``dtypes`` gives them;
     so many ``levels`` of them, at the end, are of the index.
     """
-    found = []
+    got = []
     for place, have in ours.items():
         column = [piece[place[1]] for piece in pieces if place[1] in piece]
         theirs = {
@@ -325,5 +325,5 @@ def wrong_dtypes(
         if have.startswith("category") and have == promised:
             continue
         if have not in theirs.values():
-            found.append(f"{place[1]!r} is {have}, {theirs}")
-    return found
+            got.append(f"{place[1]!r} is {have}, {theirs}")
+    return got

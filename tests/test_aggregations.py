@@ -65,8 +65,8 @@ def test_a_sketch_approximates_an_exact_aggregation(record):
 
 
 def test_every_state_is_used_by_an_aggregation_or_by_users():
-    kept = [by for r in REGISTRY.values() for by in (r.states, r.reproducible)]
-    used = {state for by_class in kept for states in by_class.values() for state in states}
+    remaining = [by for r in REGISTRY.values() for by in (r.states, r.reproducible)]
+    used = {state for by_class in remaining for states in by_class.values() for state in states}
     assert used | {"custom"} == set(STATES)
 
 

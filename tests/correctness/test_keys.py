@@ -350,8 +350,8 @@ def test_value_counts_of_text_without_values_has_no_categories(split_out: int):
     promised = empty.iloc[:0].astype({"c": pd.CategoricalDtype(["a", "b"])})
     frame = dd.from_map(lambda _: empty, range(2), meta=promised, enforce_metadata=False)
     with dask_gpuagg.enabled():
-        made = frame.groupby("k").c.value_counts(split_out=split_out).compute()
-    assert len(made) == len(empty.groupby("k").c.value_counts()) == 0
+        result = frame.groupby("k").c.value_counts(split_out=split_out).compute()
+    assert len(result) == len(empty.groupby("k").c.value_counts()) == 0
 
 
 @pytest.mark.parametrize("by", ["a", "b"])
@@ -368,9 +368,9 @@ def test_groups_of_merged_rows(others: int, how: str, by: str):
         partitioned(right, others), left_on="a", right_on="b", how=how
     )
     for dropna in (True, False):
-        grouped, wanted = data.groupby(by, dropna=dropna), merged.groupby(by, dropna=dropna)
-        assert_same(grouped.x.sum(split_out=3).compute(), wanted.x.sum())
-        assert_same(grouped.x.median().compute(), wanted.x.median())
+        grouped, expected = data.groupby(by, dropna=dropna), merged.groupby(by, dropna=dropna)
+        assert_same(grouped.x.sum(split_out=3).compute(), expected.x.sum())
+        assert_same(grouped.x.median().compute(), expected.x.median())
 
 
 @pytest.mark.parametrize("by", ["k", ["k", "x"], ["x", "k"]], ids=str)
@@ -391,5 +391,5 @@ def test_lists_of_arrows_values_by_a_key_in_a_dictionary(values: str):
     data = pd.DataFrame({"k": keys, "x": pd.Series([1, 0, 1, 1], dtype="int64[pyarrow]")})
     data["x"] = data["x"].astype(values)
     got = partitioned(data, 2).groupby("k").agg({"x": [list, "count"]}).compute()
-    wanted = {k: v.tolist() for k, v in data.x.groupby(keys.astype("str"))}
-    assert got[("x", "list")].to_dict() == wanted
+    expected = {k: v.tolist() for k, v in data.x.groupby(keys.astype("str"))}
+    assert got[("x", "list")].to_dict() == expected

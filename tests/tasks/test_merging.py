@@ -78,7 +78,7 @@ def test_in_parts_as_at_once(
     if sort:
         assert ours.index.is_monotonic_increasing or ours.index.hasnans
     pd.testing.assert_frame_equal(ours.sort_index(), at_once)
-    owned = [dict(each) for each in tables]
+    owned = [dict(table) for table in tables]
     again = by_parts.finalized_in_parts(device, owned, plan, meta, parts, owned=True)
     pd.testing.assert_frame_equal(again.sort_index(), at_once)
     assert owned == [{} for _ in tables]
@@ -150,7 +150,7 @@ def test_finished_partials_leave_before_partitions_are_halved(
     """A partition for which there is room once the partials of others are in host memory."""
     there: list[weakref.ref[pd.DataFrame]] = []
 
-    def made(keys: Any, *rest: Any) -> Any:
+    def ours(keys: Any, *rest: Any) -> Any:
         short.tried.append(len(keys[0]))
         if any(of() is not None for of in there):
             raise MemoryError("Requested bytes 8")
@@ -158,7 +158,7 @@ def test_finished_partials_leave_before_partitions_are_halved(
         there.append(weakref.ref(tables["groups"]))
         return tables
 
-    monkeypatch.setattr(short, "partial", made, raising=False)
+    monkeypatch.setattr(short, "partial", ours, raising=False)
     plan, pieces, _, expected = case_of(("sum", "first", "last"), 1_000, 1_000, 1_000)
     monkeypatch.setattr(host, "divided", lambda run: [[part] for part in run])
     result = partials_of([inputs_of(piece, ["k"], plan) for piece in pieces], plan)
@@ -198,7 +198,7 @@ class Watching(Short):
 
     def __init__(self, tables: list[Any], short: bool = False) -> None:
         super().__init__(0)
-        self.there = [weakref.ref(each["groups"]) for each in tables]
+        self.there = [weakref.ref(table["groups"]) for table in tables]
         self.short = short
         self.seen: list[int] = []
         self.least: list[int | None] = []
@@ -248,7 +248,7 @@ def test_partials_are_gone_before_they_are_merged(
         assert engine.seen[0] == there or found == "float64"
         # those that others replace are not kept where they are owned
         emptied = bool(owned) and (not short or found == "float64")
-        assert ([each == {} for each in tables] == [True] * 3) == emptied
+        assert ([table == {} for table in tables] == [True] * 3) == emptied
 
 
 @pytest.mark.parametrize("way", ["combine", "finalize"])
@@ -259,7 +259,7 @@ def test_a_copy_of_partials_is_merged_in_parts_where_memory_lacks(
 
     class Small(Watching):
         def _several(self, tables: Any) -> Any:
-            if sum(len(each["groups"]) for each in tables) > 30:
+            if sum(len(table["groups"]) for table in tables) > 30:
                 raise MemoryError("Requested bytes 1")
             return super()._several(tables)
 
@@ -290,7 +290,7 @@ def test_a_large_table_is_divided_by_slices_of_its_rows(
     tables: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To divide a table takes more than twice its memory, of which there is none."""
-    plan, whole = distinct_groups(4_000, ["k"])
+    plan, data = distinct_groups(4_000, ["k"])
     real, divided = host.split, []
 
     def split(rows: Any, *given: Any) -> Any:
@@ -298,10 +298,10 @@ def test_a_large_table_is_divided_by_slices_of_its_rows(
         return real(rows, *given)
 
     monkeypatch.setattr(host, "split", split)
-    pieces = by_parts.parts_on_host(host, [dict(whole) for _ in range(tables)], plan, 16)
+    pieces = by_parts.parts_on_host(host, [dict(data) for _ in range(tables)], plan, 16)
     assert max(divided) * min(-(-16 // tables), 16) <= 4_000 + 16
-    found = [piece["groups"] for bring in pieces for piece in bring()]
-    assert sum(map(len, found)) == tables * 4_000
+    got = [piece["groups"] for bring in pieces for piece in bring()]
+    assert sum(map(len, got)) == tables * 4_000
     for bring in pieces:
         for piece in bring():  # in the order of the rows
             assert piece["groups"]["k0"].is_monotonic_increasing
@@ -312,10 +312,10 @@ def test_a_large_table_is_divided_by_slices_of_its_rows(
 def test_groups_of_one_output_are_divided_into_even_parts(outputs: int, keys: list[str]) -> None:
     """The outputs of an exchange are by the same hash."""
     groups = 200 * outputs * by_parts.PARTS
-    plan, whole = distinct_groups(groups, keys)
-    piece = host.split(whole, plan, outputs)[1]
+    plan, data = distinct_groups(groups, keys)
+    piece = host.split(data, plan, outputs)[1]
     pieces = by_parts.parts_on_host(host, [piece], plan, by_parts.PARTS)
-    rows = [sum(len(each["groups"]) for each in bring()) for bring in pieces]
+    rows = [sum(len(table["groups"]) for table in bring()) for bring in pieces]
     assert sum(rows) == len(piece["groups"])
     assert min(rows) > 100
     assert max(rows) < 400
@@ -382,9 +382,9 @@ class TestAsFound:
     def test_a_column_has_a_dtype_of_its_own(self, case: str):
         values, promised, dtype, reported = AS_FOUND[case]
         values.index = values.index + 3
-        got, found = as_found(values, dtype_of(promised), engine)
+        got, result = as_found(values, dtype_of(promised), engine)
         assert got.dtype == dtype_of(dtype)
-        assert found == dtype_of(reported)
+        assert result == dtype_of(reported)
         pd.testing.assert_index_equal(got.index, values.index)
 
     def test_as_promised(self):
@@ -395,12 +395,12 @@ class TestAsFound:
     def test_times_among_objects_keep_their_own_unit(self, make: Any):
         promised = "datetime64[s]" if make is pd.Timestamp else "timedelta64[s]"
         values = of_objects(make(1, unit="s"), None, make(5, unit="ms"))
-        got, found = as_found(values, dtype_of(promised), engine)
+        got, result = as_found(values, dtype_of(promised), engine)
         # durations stay objects for their sum, and are durations for all else
         assert (got.dtype == object) == (make is pd.Timedelta)
-        got = durations(got, found)
-        assert got.dtype == found != dtype_of(promised)  # milliseconds do not fit the promise
-        assert found.kind == dtype_of(promised).kind
+        got = durations(got, result)
+        assert got.dtype == result != dtype_of(promised)  # milliseconds do not fit the promise
+        assert result.kind == dtype_of(promised).kind
 
 
 @pytest.mark.parametrize(
@@ -449,8 +449,8 @@ def test_sums_in_halves_take_another_unit(ticks: int, ratio: int, more: int):
     # the lower half of several partials together has more than 32 bits
     high = pd.Series([(total >> 32) - more])
     low = pd.Series([(total & (2**32 - 1)) + (more << 32)])
-    made = rescaled(high, low, ratio)
-    assert (int(made["hi"][0]) << 32) + int(made["lo"][0]) == total * ratio
+    result = rescaled(high, low, ratio)
+    assert (int(result["hi"][0]) << 32) + int(result["lo"][0]) == total * ratio
 
 
 def found_partial(plan: Plan, keys: list[int], values: pd.Series) -> dict[str, Any]:

@@ -261,26 +261,26 @@ ROWS = st.lists(st.tuples(st.integers(0, 5), VALUES), max_size=60)
 def test_medians_are_those_of_pandas(rows):
     codes = np.array([code for code, _ in rows], np.int32)
     values = np.array([value for _, value in rows], np.float64)
-    found = compiled.medians(codes, 7, values)
+    got = compiled.medians(codes, 7, values)
     expected = pd.Series(values).groupby(codes).median().reindex(range(7)).to_numpy()
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize("pattern", ["sorted", "backwards", "equal", "organ pipe", "random"])
 @pytest.mark.parametrize("rows", [4999, 5000])
 def test_medians_of_many_rows_in_any_order(pattern, rows):
-    made = {
+    result = {
         "sorted": np.arange(rows),
         "backwards": np.arange(rows)[::-1],
         "equal": np.full(rows, 3),
         "organ pipe": np.minimum(np.arange(rows), np.arange(rows)[::-1]),
         "random": np.random.default_rng(0).permutation(rows),
     }
-    values = made[pattern].astype(np.float64)
+    values = result[pattern].astype(np.float64)
     for codes in (np.zeros(rows, np.int32), np.arange(rows, dtype=np.int32) % 3):
-        found = compiled.medians(codes, 3, values)
+        got = compiled.medians(codes, 3, values)
         expected = [np.median(v) if len(v := values[codes == g]) else np.nan for g in range(3)]
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize("buckets", [1, 3, 16])

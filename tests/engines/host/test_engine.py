@@ -38,20 +38,20 @@ def test_one_partial_is_finished_as_merged_ones_are(
     frame.loc[rng.random(rows) < 0.2, "x"] = np.nan
     labels = ["int", "text"] if key == "two" else [key]
     keys = [Column(label, frame[label].dtype) for label in labels]
-    asked = [("x", name) for name in ("sum", "mean", "var", "min", "first", "any", "count", "prod")]
-    asked += [("d", "sum"), ("d", "max"), ("time", "mean"), ("zone", "last")]
-    asked = [(column, name) for column, name in asked if column not in labels]
-    columns = [Column(label, frame[label].dtype) for label in dict.fromkeys(c for c, _ in asked)]
-    requested = [Requested((c, name), name, c) for c, name in asked]
+    names = [("x", name) for name in ("sum", "mean", "var", "min", "first", "any", "count", "prod")]
+    names += [("d", "sum"), ("d", "max"), ("time", "mean"), ("zone", "last")]
+    names = [(column, name) for column, name in names if column not in labels]
+    columns = [Column(label, frame[label].dtype) for label in dict.fromkeys(c for c, _ in names)]
+    requested = [Requested((c, name), name, c) for c, name in names]
     plan = make_plan(keys, columns, requested, dropna=False, observed=True, sort=sort)
-    spec = {c: [n for of, n in asked if of == c] for c, _ in asked}
+    spec = {c: [n for of, n in names if of == c] for c, _ in names}
     meta = frame.groupby(labels, dropna=False, observed=True).agg(spec).iloc[:0]
     columns_ = [frame[column.label] for column in plan.columns]
-    made = engine.partial([frame[label] for label in labels], columns_, frame.index, plan)
-    assert engine._is_plain(made, plan)
-    alone = engine.finalize([made], plan, meta)
+    result = engine.partial([frame[label] for label in labels], columns_, frame.index, plan)
+    assert engine._is_plain(result, plan)
+    alone = engine.finalize([result], plan, meta)
     monkeypatch.setattr(engine, "_is_plain", lambda *_: False)
-    merged = engine.finalize([made], plan, meta)
+    merged = engine.finalize([result], plan, meta)
     if not sort:
         alone, merged = alone.sort_index(), merged.sort_index()
     pd.testing.assert_frame_equal(alone, merged)
@@ -59,12 +59,12 @@ def test_one_partial_is_finished_as_merged_ones_are(
 
 def of_plain(rows: int, names: list[str]) -> tuple[pd.DataFrame, Plan, pd.DataFrame]:
     """Rows that are all groups of their own, a plan, and the metadata of its output."""
-    whole = pd.DataFrame({"k": np.arange(rows), "v": np.arange(rows) / 2})
-    columns = [Column(label, dtype) for label, dtype in whole.dtypes.items()]
-    asked = [Requested(name, name, "v") for name in names]
-    plan = make_plan(columns[:1], columns, asked, dropna=True, observed=True, sort=False)
-    meta = whole.groupby("k").v.agg(names).iloc[:0]
-    return whole, plan, meta
+    data = pd.DataFrame({"k": np.arange(rows), "v": np.arange(rows) / 2})
+    columns = [Column(label, dtype) for label, dtype in data.dtypes.items()]
+    requested = [Requested(name, name, "v") for name in names]
+    plan = make_plan(columns[:1], columns, requested, dropna=True, observed=True, sort=False)
+    meta = data.groupby("k").v.agg(names).iloc[:0]
+    return data, plan, meta
 
 
 def made_of(whole: pd.DataFrame, plan: Plan) -> dict[str, pd.DataFrame]:
@@ -73,33 +73,33 @@ def made_of(whole: pd.DataFrame, plan: Plan) -> dict[str, pd.DataFrame]:
 
 @pytest.mark.parametrize("owned", [False, True])
 def test_an_output_takes_the_memory_of_an_owned_partial_alone(owned: bool):
-    whole, plan, meta = of_plain(1_000, ["sum", "count"])
-    partial = made_of(whole, plan)
-    made = engine.finalize([partial], plan, meta, owned=owned)
-    expected = made.copy(deep=True)
-    for column in made.columns:
-        values = made[column].to_numpy()
+    data, plan, meta = of_plain(1_000, ["sum", "count"])
+    partial = made_of(data, plan)
+    result = engine.finalize([partial], plan, meta, owned=owned)
+    expected = result.copy(deep=True)
+    for column in result.columns:
+        values = result[column].to_numpy()
         shared = [np.shares_memory(values, partial["groups"][f]) for f in partial["groups"]]
         assert any(shared) == owned
-        made.iloc[0, made.columns.get_loc(column)] = 77
-        assert made[column].iloc[0] == 77
+        result.iloc[0, result.columns.get_loc(column)] = 77
+        assert result[column].iloc[0] == 77
     again = engine.finalize([partial], plan, meta)
     pd.testing.assert_frame_equal(again.iloc[1:], expected.iloc[1:])
-    pd.testing.assert_frame_equal(again.iloc[:1], (made if owned else expected).iloc[:1])
+    pd.testing.assert_frame_equal(again.iloc[:1], (result if owned else expected).iloc[:1])
 
 
 def test_memory_that_cannot_be_written_to_is_copied():
-    whole, plan, meta = of_plain(1_000, ["sum", "count"])
-    partial = made_of(whole, plan)
+    data, plan, meta = of_plain(1_000, ["sum", "count"])
+    partial = made_of(data, plan)
     frozen = {}
     for name in partial["groups"]:
         frozen[name] = partial["groups"][name].to_numpy().copy()
         frozen[name].flags.writeable = False
         frozen[name] = np.frombuffer(bytes(frozen[name].data), frozen[name].dtype)
     sent = {"groups": pd.DataFrame(frozen, copy=False)}
-    made = engine.finalize([sent], plan, meta, owned=True)
-    made.iloc[0, 0] = 77.0
-    assert made.iloc[0, 0] == 77.0
+    result = engine.finalize([sent], plan, meta, owned=True)
+    result.iloc[0, 0] = 77.0
+    assert result.iloc[0, 0] == 77.0
     assert sent["groups"].iloc[0, 1] != 77.0
 
 
@@ -107,9 +107,9 @@ def test_memory_that_cannot_be_written_to_is_copied():
 def test_no_output_has_the_memory_of_the_rows(rows: int):
     """A result may be written to: the partition it was made of may be the user's frame."""
     names = ["sum", "prod", "min", "max", "mean", "var", "count", "size", "any", "first", "last"]
-    whole, plan, meta = of_plain(rows, names)
-    made = engine.finalize([made_of(whole, plan)], plan, meta, owned=True)
-    columns = [made[column].to_numpy() for column in made.columns]
-    for rows_of in (whole["k"].to_numpy(), whole["v"].to_numpy()):
+    data, plan, meta = of_plain(rows, names)
+    result = engine.finalize([made_of(data, plan)], plan, meta, owned=True)
+    columns = [result[column].to_numpy() for column in result.columns]
+    for rows_of in (data["k"].to_numpy(), data["v"].to_numpy()):
         assert not any(np.shares_memory(values, rows_of) for values in columns)
-        assert not np.shares_memory(made.index.to_numpy(), rows_of)
+        assert not np.shares_memory(result.index.to_numpy(), rows_of)

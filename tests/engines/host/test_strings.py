@@ -89,9 +89,9 @@ def test_slices_read_nothing_beside_them(length):
     words = ["a" * length, "b" * length, "a" + "b" * (length - 1)]
     inner = many(words)
     column = pd.concat([pd.Series(["longer" * 9, ""]), inner, pd.Series(["", None])])
-    whole = pd.Series(column.tolist(), dtype="str")
-    check(whole.iloc[2:-2])
-    check(whole.iloc[7:-2])
+    data = pd.Series(column.tolist(), dtype="str")
+    check(data.iloc[2:-2])
+    check(data.iloc[7:-2])
     # the end of the slice is the end of the buffer
     check(pd.Series(["longer" * 9, *inner], dtype="str").iloc[1:])
 
