@@ -308,7 +308,7 @@ def wrong_dtypes(
     ``ours`` and ``others`` (of pandas, stock Dask and the metadata) are as ``dtypes`` gives them;
     so many ``levels`` of them, at the end, are of the index.
     """
-    got = []
+    wrong = []
     for place, have in ours.items():
         column = [piece[place[1]] for piece in pieces if place[1] in piece]
         theirs = {
@@ -325,5 +325,5 @@ def wrong_dtypes(
         if have.startswith("category") and have == promised:
             continue
         if have not in theirs.values():
-            got.append(f"{place[1]!r} is {have}, {theirs}")
-    return got
+            wrong.append(f"{place[1]!r} is {have}, {theirs}")
+    return wrong

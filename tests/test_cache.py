@@ -27,11 +27,11 @@ def test_the_value_used_least_recently_is_dropped() -> None:
 
 def test_a_value_is_made_once() -> None:
     cache: Cache[str, int] = Cache(2)
-    result: list[int] = []
+    calls: list[int] = []
 
     def make() -> int:
-        result.append(1)
-        return len(result)
+        calls.append(1)
+        return len(calls)
 
     assert [cache.of("a", make) for _ in range(3)] == [1, 1, 1]
     cache.drop("a")
@@ -166,18 +166,18 @@ def test_a_fork_while_another_thread_makes_a_value() -> None:
 
 
 def test_values_of_objects_are_found_by_the_objects_themselves() -> None:
-    result: OfObjects[int] = OfObjects(2)
+    values: OfObjects[int] = OfObjects(2)
     first, equal = [1], [1]
-    assert result.of(first, lambda: 10) == 10
-    assert result.of(first, lambda: 11) == 10
-    assert result.of(equal, lambda: 12) == 12
-    assert result.of(first, lambda: 13) == 10
+    assert values.of(first, lambda: 10) == 10
+    assert values.of(first, lambda: 11) == 10
+    assert values.of(equal, lambda: 12) == 12
+    assert values.of(first, lambda: 13) == 10
     # the one that was made first is dropped
-    result.of([2], lambda: 14)
-    assert result.of(equal, lambda: 15) == 12
-    assert result.of(first, lambda: 16) == 16
-    result.clear()
-    assert result.of(equal, lambda: 17) == 17
+    values.of([2], lambda: 14)
+    assert values.of(equal, lambda: 15) == 12
+    assert values.of(first, lambda: 16) == 16
+    values.clear()
+    assert values.of(equal, lambda: 17) == 17
 
 
 @pytest.mark.usefixtures("uncollected")

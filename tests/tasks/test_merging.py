@@ -290,7 +290,7 @@ def test_a_large_table_is_divided_by_slices_of_its_rows(
     tables: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To divide a table takes more than twice its memory, of which there is none."""
-    plan, data = distinct_groups(4_000, ["k"])
+    plan, partial = distinct_groups(4_000, ["k"])
     real, divided = host.split, []
 
     def split(rows: Any, *given: Any) -> Any:
@@ -298,7 +298,7 @@ def test_a_large_table_is_divided_by_slices_of_its_rows(
         return real(rows, *given)
 
     monkeypatch.setattr(host, "split", split)
-    pieces = by_parts.parts_on_host(host, [dict(data) for _ in range(tables)], plan, 16)
+    pieces = by_parts.parts_on_host(host, [dict(partial) for _ in range(tables)], plan, 16)
     assert max(divided) * min(-(-16 // tables), 16) <= 4_000 + 16
     got = [piece["groups"] for bring in pieces for piece in bring()]
     assert sum(map(len, got)) == tables * 4_000
@@ -312,8 +312,8 @@ def test_a_large_table_is_divided_by_slices_of_its_rows(
 def test_groups_of_one_output_are_divided_into_even_parts(outputs: int, keys: list[str]) -> None:
     """The outputs of an exchange are by the same hash."""
     groups = 200 * outputs * by_parts.PARTS
-    plan, data = distinct_groups(groups, keys)
-    piece = host.split(data, plan, outputs)[1]
+    plan, partial = distinct_groups(groups, keys)
+    piece = host.split(partial, plan, outputs)[1]
     pieces = by_parts.parts_on_host(host, [piece], plan, by_parts.PARTS)
     rows = [sum(len(table["groups"]) for table in bring()) for bring in pieces]
     assert sum(rows) == len(piece["groups"])

@@ -46,10 +46,10 @@ def test_halves_where_memory_does_not_suffice(most: int, monkeypatch: pytest.Mon
         return partial_of(inputs, *more)
 
     monkeypatch.setattr(partials, "partial_of", small)
-    result = partials_of([inputs_of(rows, ["k"], plan)], plan)
+    reduced = partials_of([inputs_of(rows, ["k"], plan)], plan)
     assert sum(sizes) == ROWS
-    assert len(result) == len(sizes) == -(-ROWS // most)
-    pd.testing.assert_frame_equal(finalized(result, plan, meta), rows.groupby("k").sum())
+    assert len(reduced) == len(sizes) == -(-ROWS // most)
+    pd.testing.assert_frame_equal(finalized(reduced, plan, meta), rows.groupby("k").sum())
 
 
 ASKED = {
@@ -64,24 +64,24 @@ ASKED = {
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDevice]:
-    result = FakeDevice(Sizes(1 << 14, 1 << 20))
+    fake = FakeDevice(Sizes(1 << 14, 1 << 20))
     module = ModuleType("dask_gpuagg.streaming.gpu")
 
     @contextmanager
     def exclusive() -> Iterator[FakeDevice]:
-        yield result
+        yield fake
 
     module.exclusive = exclusive  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(choice, "obstacle", lambda: None)
     settings = {"gpuagg.engine": "device", "gpuagg.fallback": "raise", "scheduler": "synchronous"}
     with dask.config.set(settings), dask_gpuagg.enabled():
-        yield result
+        yield fake
 
 
 def frame(rows: int = 5_000) -> pd.DataFrame:
     rng = np.random.default_rng(0)
-    result = pd.DataFrame({
+    columns = pd.DataFrame({
         "k": rng.integers(0, 90, rows), "f": rng.normal(size=rows),
         "g": rng.normal(size=rows).astype("float32"), "i": rng.integers(-3, 4, rows, "int16"),
         "b": rng.random(rows) < 0.8,
@@ -89,12 +89,12 @@ def frame(rows: int = 5_000) -> pd.DataFrame:
         "d": rng.integers(-(10**6), 10**6, rows).astype("m8[ns]"),
     })  # fmt: skip
     for label, share in (("f", 0.2), ("g", 0.1), ("t", 0.1), ("d", 0.1)):
-        result.loc[rng.random(rows) < share, label] = None
-    result["text"] = pd.Series(rng.choice(["a", "bb", ""], rows), dtype="str")
-    result.loc[rng.random(rows) < 0.1, "text"] = None
-    result["kind"] = pd.Categorical.from_codes(rng.integers(-1, 3, rows), ["x", "y", "z"])
-    result["when"] = result["t"].dt.floor("D").dt.tz_localize("Asia/Tokyo")
-    return result
+        columns.loc[rng.random(rows) < share, label] = None
+    columns["text"] = pd.Series(rng.choice(["a", "bb", ""], rows), dtype="str")
+    columns.loc[rng.random(rows) < 0.1, "text"] = None
+    columns["kind"] = pd.Categorical.from_codes(rng.integers(-1, 3, rows), ["x", "y", "z"])
+    columns["when"] = columns["t"].dt.floor("D").dt.tz_localize("Asia/Tokyo")
+    return columns
 
 
 @pytest.mark.parametrize("keys", [["k"], ["text"], ["kind", "b"], ["when"], ["f", "k"]])

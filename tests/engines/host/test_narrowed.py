@@ -129,8 +129,8 @@ def test_many_rows(dtype: str, by_loops: bool, monkeypatch: pytest.MonkeyPatch):
     pd.testing.assert_frame_equal(got, by_pandas(parts), check_exact=True)
     keys, columns = [data["k"]], [data["v"]]
     brackets = narrowed.aim([narrowed.sample([Part(keys, columns)], plan, 8)], plan)
-    remaining = narrowed.count(keys, columns, brackets, plan)["inside"]
-    assert all(len(values) < len(data) / 4 for _, values in remaining)
+    inside = narrowed.count(keys, columns, brackets, plan)["inside"]
+    assert all(len(values) < len(data) / 4 for _, values in inside)
 
 
 @pytest.mark.parametrize("by_loops", [False, True])
