@@ -259,7 +259,7 @@ _NUMBERS = ("int", "float", "bool", "complex")
 
 
 def _held_as(have: str, column: Sequence[pd.Series], theirs: Any) -> bool:
-    """Of several dtypes: the same kind in another width, unit or layout, or objects of that kind.
+    """Whether a dtype is one of several of a kind, in another width, unit or layout, or objects.
 
     Which of them stock Dask and pandas return depends on partitions without a row or a value, and
     on the order in which they are concatenated. Their sizes of Arrow's columns are Arrow's, and of

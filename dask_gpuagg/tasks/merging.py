@@ -164,7 +164,7 @@ def sources(own: Plan, together: Plan) -> dict[int, int]:
     for mine, theirs in zip(own.outputs, together.outputs, strict=True):
         for i, j in zip(mine.states, theirs.states, strict=True):
             _require_mergeable(own, own.states[i], together, together.states[j])
-            # of several states that serve, the one that is the same
+            # the same state is preferred to others that serve
             if j not in source or own.states[i] == together.states[j]:
                 source[j] = i
     return source

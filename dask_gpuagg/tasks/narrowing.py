@@ -29,11 +29,11 @@ from dask_gpuagg.tasks.partials import (
 from dask_gpuagg.tasks.reading import Chunk, show_progress
 from dask_gpuagg.tasks.tasks import read
 
-# What one chunk sends first: ``samples``, a list of tables; ``dtypes`` and ``rows`` of each of its
+# The first result of a chunk: ``samples``, a list of tables; ``dtypes`` and ``rows`` of each of its
 # partitions; and whether its rows can be counted, ``ready``.
 Sampled = dict[str, Any]
-# What one chunk sends then: ``counted``, a list of its partitions' counts, empty where there are no
-# brackets; and ``partial``, that of the other outputs, or of all where there are no brackets.
+# The second result of a chunk: ``counted``, a list of its partitions' counts, empty without
+# brackets; and ``partial``, that of the other outputs, or of all without brackets.
 Narrowed = dict[str, Any]
 
 

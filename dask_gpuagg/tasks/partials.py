@@ -23,7 +23,7 @@ from dask_gpuagg.streaming.choice import is_as_promised, streams
 from dask_gpuagg.tasks.merging import combined, differing, finalized, labelled, tables_of
 from dask_gpuagg.tasks.reading import Chunk, frame_of, this_task
 
-# Of its memory: three batches are held at a time, and what is read ahead of them.
+# share of a worker's memory for a batch: three are held at a time, beside what is read ahead
 _SHARE_OF_A_WORKER = 16
 _NOT_PINNED = FellBack(
     Fallback(
@@ -152,11 +152,11 @@ def rows_of(partial: Partial) -> int:
     return max(map(len, tables_of(partial).values()))
 
 
-# of partitions that are collected before they are reduced; stacking holds them twice
+# bytes of partitions that are collected before they are reduced; stacking holds them twice
 _BYTES_OF_A_CALL = 128 << 20
 # Rows below which a partition is not halved where memory lacks.
 _ROWS_TO_HALVE = 1 << 17
-# of partials that are merged at the end only
+# rows of partials that are merged at the end only
 _FEW_ROWS = 1 << 22
 
 

@@ -134,8 +134,8 @@ def show_progress() -> None:
     if state is not None:
         worker = state["worker"]
         if ACTIVITY not in worker.metrics:
-            # in a new mapping: a heartbeat in another thread may be reading this one, and a worker
-            # whose heartbeat fails closes
+            # in a new mapping: a heartbeat in another thread may be reading this one, and a failed
+            # heartbeat closes the worker
             shown = {ROWS_DONE: lambda _: rows_done(), ACTIVITY: lambda _: activity()}
             worker.metrics = worker.metrics | shown
 

@@ -38,7 +38,7 @@ from dask_gpuagg.tasks.partials import (
 )
 from dask_gpuagg.tasks.reading import Chunk, reading, show_progress
 
-# Of few groups these rows have all; of millions, two samples share some dozens.
+# rows that show all of a few groups; two samples of millions share some dozens
 ROWS_OF_A_SAMPLE = 1 << 15
 # columns of a table of pieces: the output a piece belongs to, the partition it comes from, bytes
 PARTITION, ORDER, PIECE = "_partitions", "order", "piece"

@@ -113,7 +113,7 @@ def test_partitions_come_in_order_and_few_wait(readers: int) -> None:
 
 def test_all_readers_work_while_a_partition_is_used() -> None:
     class Frame:
-        """What was read."""
+        """A partition that was read."""
 
     there: weakref.WeakSet[Frame] = weakref.WeakSet()
     begun = threading.Semaphore(0)
@@ -150,7 +150,7 @@ def test_a_partition_is_read_again_where_memory_lacked() -> None:
     """Once what the first reading held is released."""
 
     class Held:
-        """What a reading has allocated."""
+        """Memory that a reading has allocated."""
 
     references: list[weakref.ref[Held]] = []
 

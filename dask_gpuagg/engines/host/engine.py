@@ -61,7 +61,7 @@ T = TypeVar("T")
 # from this many columns on, those of one dtype are joined in memory
 _JOINED_COLUMNS = 5
 _JOINED_VALUES = 1 << 20
-# and from this many on, they are joined before pandas has them
+# from this many on, they are joined before pandas has them
 _MANY_COLUMNS = 32
 # classes of keys and fields that no merge changes
 _PLAIN = frozenset((*NUMERIC, *TEMPORAL, "category", "string"))
@@ -255,7 +255,7 @@ def _array(column: pd.Series, owned: bool) -> Any:
     return values
 
 
-# What the host has no need of.
+# Functions of the protocol that the host needs nothing for.
 
 
 def direct(parts: Sequence[Any], plan: Plan, meta: Any) -> None:

@@ -29,12 +29,12 @@ import pyarrow as pa
 from dask_gpuagg.dtypes import TEMPORAL, dtype_class, is_plain
 from dask_gpuagg.engines.host import compiled, strings
 
-# of any integer type
+# arrays of any integer type
 Codes = npt.NDArray[Any]
 
 # up to this many slots, addressing directly is cheaper than hashing even for few rows
 _FEW_SLOTS = 1 << 16
-# and beyond that as long as the slots stay within this multiple of the rows
+# beyond that, as long as the slots stay within this multiple of the rows
 _SLOTS_PER_ROW = 4
 _WIDEST = 1 << 62
 # bits that distinct pairs may take for each row: as much memory as the hash table takes

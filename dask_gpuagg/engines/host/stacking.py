@@ -32,7 +32,7 @@ def columns_of(frame: pd.DataFrame, labels: Sequence[Any]) -> list[pd.Series]:
     """Columns of a frame by their labels; of many the names may be their positions."""
     if len(labels) < _MANY_COLUMNS or not frame.columns.is_unique:
         return [frame[label] for label in labels]
-    # of a label of Arrow's text pandas makes a Python string for every column it hands out
+    # pandas makes a Python string of Arrow's label for every column that it hands out
     numbered = frame.set_axis(pd.RangeIndex(frame.shape[1]), axis=1)
     columns = [column for _, column in numbered.items()]
     places = frame.columns.get_indexer_for(labels)

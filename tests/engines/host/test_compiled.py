@@ -110,11 +110,6 @@ def test_integers(dtype, data):
     np.testing.assert_allclose(fields["m2"], m2, rtol=1e-9)
 
 
-def test_integers_wrap():
-    codes, values = np.zeros(3, np.int64), np.full(3, 2**63 - 1)
-    assert reduced(codes, values, ("sum",), n=1)["sum"].tolist() == [2**63 - 3]
-
-
 @pytest.mark.parametrize("rows", [2, 3, 1000])
 @pytest.mark.parametrize("value", [0.1, 1e9 + 0.1, 1e300, -3.0])
 def test_a_constant_has_no_variance(value, rows):

@@ -127,11 +127,13 @@ def check(got: pd.DataFrame, expected: pd.DataFrame, state: str, column: pd.Seri
 @given(data=st.data())
 def test_merging_the_pieces_is_reducing_the_whole(dtype, state, data):
     column, codes, cuts = data.draw(pieces(dtype))
-    rows = reduced(state, column, codes)
-    parts = [reduced(state, column.iloc[a:b], codes[a:b], a) for a, b in pairwise(cuts)]
-    check(merged(state, parts), rows, state, column)
-    # and in several steps
-    check(merged(state, [merged(state, parts[:2]), *parts[2:]]), rows, state, column)
+    least_rows = data.draw(st.sampled_from([compiled.LEAST_ROWS, 1]), "rows of the compiled loops")
+    with mock.patch.object(compiled, "LEAST_ROWS", least_rows):
+        expected = reduced(state, column, codes)
+        parts = [reduced(state, column.iloc[a:b], codes[a:b], a) for a, b in pairwise(cuts)]
+        in_steps = merged(state, [merged(state, parts[:2]), *parts[2:]])
+        check(merged(state, parts), expected, state, column)
+        check(in_steps, expected, state, column)
 
 
 @pytest.mark.parametrize(("dtype", "state"), CASES, ids=str)
