@@ -101,15 +101,6 @@ def test_other_categories_in_every_partition(dropna: bool, split_out: int, obser
     compare(lambda f, **o: f.groupby("k", **flags).agg(SPEC, **o), ddf, options=options)
 
 
-@pytest.mark.parametrize("split_out", [1, 2, 3, True])
-@pytest.mark.parametrize("dtype", ["float64", "float32", "Float64"])
-def test_signed_zeros_are_one_key(dtype: str, split_out: Any):
-    keys = pd.Series([0.0, -0.0, 1.0, -0.0, 0.0, np.nan, 2.0, -0.0]).astype(dtype)
-    data = pd.DataFrame({"k": keys, "x": range(8)})
-    result = partitioned(data, 8).groupby("k")["x"].sum(split_out=split_out).compute()
-    assert sorted(result.items()) == [(0.0, 0 + 1 + 3 + 4 + 7), (1.0, 2), (2.0, 6)]
-
-
 @pytest.mark.parametrize(("npartitions", "split_out"), [(1, 1), (3, 2)])
 @pytest.mark.parametrize("dtype", ["float64", "Float64", "float[pyarrow]"])
 def test_signed_zeros_beside_another_key(dtype: str, split_out: int, npartitions: int):

@@ -89,27 +89,6 @@ def test_floats_whose_nan_is_no_null(lanes, rows):
     np.testing.assert_allclose(got[expected.index], expected, rtol=1e-13, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", INTEGERS)
-@given(data=st.data())
-def test_integers(dtype, data):
-    codes, values = split(data.draw(rows_of(INTEGERS[dtype])), dtype)
-    grouped = pd.Series(values).groupby(codes)
-    present = np.unique(codes)
-    wide = "uint64" if dtype.startswith("u") else "int64"
-    fields = reduced(codes, values)
-    # no rows, no smallest integer
-    assert "min" not in fields
-    assert fields["sum"].dtype == wide
-    np.testing.assert_array_equal(fields["sum"][present], grouped.sum())
-    dense = np.searchsorted(present, codes)
-    fields = reduced(dense, values, n=len(present))
-    for name in ("min", "max"):
-        assert fields[name].dtype == dtype
-        np.testing.assert_array_equal(fields[name], getattr(grouped, name)())
-    m2 = pd.Series(values.astype("float64")).groupby(codes).var(ddof=0) * grouped.count()
-    np.testing.assert_allclose(fields["m2"], m2, rtol=1e-9)
-
-
 @pytest.mark.parametrize("rows", [2, 3, 1000])
 @pytest.mark.parametrize("value", [0.1, 1e9 + 0.1, 1e300, -3.0])
 def test_a_constant_has_no_variance(value, rows):
