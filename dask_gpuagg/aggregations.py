@@ -121,13 +121,6 @@ class Aggregation:
         states = self.states.get(cls)
         return self.reproducible.get(cls, states) if deterministic else states
 
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return _lookup, (self.name,)
-
-
-def _lookup(name: str) -> Aggregation:
-    return REGISTRY[name]
-
 
 def _by_class(*pairs: tuple[Iterable[str], tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
     return MappingProxyType({cls: states for classes, states in pairs for cls in classes})

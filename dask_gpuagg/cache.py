@@ -87,10 +87,6 @@ class Cache(Generic[K, V]):
         with self._lock:
             self._values.clear()
 
-    def __len__(self) -> int:
-        with self._lock:
-            return len(self._values)
-
     def __contains__(self, key: K) -> bool:
         with self._lock:
             future = self._values.get(key)

@@ -77,21 +77,23 @@ def retyped(plan: Plan, dtypes: Sequence[Any]) -> Plan:
     are. An aggregation that does not accept a dtype keeps its states.
     """
     pairs = list(zip(plan.columns, dtypes, strict=True))
-    found = frozenset(i for i, (column, dtype) in enumerate(pairs) if column.dtype != dtype)
+    deviating = frozenset(i for i, (column, dtype) in enumerate(pairs) if column.dtype != dtype)
     columns = tuple(Column(column.label, dtype) for column, dtype in pairs)
-    if not found or plan.shape != "groups":  # other shapes have the same states of any dtype
-        return replace(plan, columns=columns, found=found)
+    if not deviating or plan.shape != "groups":  # other shapes have the same states of any dtype
+        return replace(plan, columns=columns, deviating=deviating)
     builder = _Builder({}, plan.deterministic)
     outputs = []
     for output in plan.outputs:
         uses = [plan.states[i] for i in output.states]
-        if output.column in found and output.custom is None:
+        if output.column in deviating and output.custom is None:
             cls = dtype_class(columns[output.column].dtype)
             names = REGISTRY[output.aggregation].states_of(cls, plan.deterministic)
             uses = uses if names is None else _uses(names, output.column)
         outputs.append(replace(output, states=tuple(map(builder.state, uses))))
     states = tuple(builder.states)
-    return replace(plan, columns=columns, states=states, outputs=tuple(outputs), found=found)
+    return replace(
+        plan, columns=columns, states=states, outputs=tuple(outputs), deviating=deviating
+    )
 
 
 def reasons(

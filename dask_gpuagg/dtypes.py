@@ -13,7 +13,7 @@ NUMERIC: tuple[str, ...] = (*INTEGRAL, "float")
 TEMPORAL: tuple[str, ...] = ("datetime", "timedelta")
 # cuDF's columns of dtype object hold strings
 TEXT: tuple[str, ...] = ("string", "object")
-# of columns that cuDF has too
+# classes of columns that cuDF has too
 DEVICE_CLASSES: tuple[str, ...] = (*NUMERIC, *TEMPORAL, "string", "category", "decimal", "object")
 DTYPE_CLASSES: tuple[str, ...] = (*DEVICE_CLASSES, "date", "time", "period", "binary")
 
@@ -71,7 +71,7 @@ def dtype_class(dtype: Any) -> str:
         return "decimal" if name.startswith("Decimal") else "other"
     if isinstance(dtype, pd.ArrowDtype):
         return _arrow_class(dtype.pyarrow_dtype)
-    # what is left are the masked dtypes (Int64, Float32, boolean) and foreign extensions
+    # the rest are the masked dtypes (Int64, Float32, boolean) and foreign extensions
     numpy_dtype = getattr(dtype, "numpy_dtype", None)
     if isinstance(numpy_dtype, np.dtype) and numpy_dtype.kind in "biuf":
         return _NUMPY_KINDS[numpy_dtype.kind]
@@ -87,7 +87,7 @@ TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def ticks_of(dtype: Any) -> int:
-    """How many ticks of a dtype of times or durations a second has."""
+    """The ticks per second of a dtype of times or durations."""
     if isinstance(dtype, pd.ArrowDtype):
         return TICKS[dtype.pyarrow_dtype.unit]
     return TICKS[np.datetime_data(dtype)[0] if isinstance(dtype, np.dtype) else dtype.unit]

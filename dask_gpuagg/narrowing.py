@@ -62,7 +62,7 @@ def target_of(output: Output) -> Target:
 
 
 def interpolation_of(output: Output) -> str:
-    """How an output lies between two order statistics, in pandas' words."""
+    """The interpolation between two order statistics, in pandas' words."""
     return str(dict(output.parameters).get("interpolation", "linear"))
 
 

@@ -20,10 +20,9 @@ from dask_gpuagg.states import STATES
 if TYPE_CHECKING:
     from dask_gpuagg.settings import TaskSettings
 
-# The result of some partitions: its tables by name, DataFrames of the engine's library whose
-# columns are the keys ``k0``, ``k1``, ..., the fields of states ``s<i>.<field>`` and the values
-# ``v`` or ``v<c>``. A dict, which Dask measures and sends table by table, those of a GPU without
-# a copy on the host.
+# Tables by name, DataFrames of the engine's library whose columns are the keys ``k0``, ``k1``, ...,
+# the fields of states ``s<i>.<field>`` and the values ``v`` or ``v<c>``. A dict, which Dask sends
+# table by table, those of a GPU without a copy on the host.
 Partial = dict[str, Any]
 
 
@@ -99,16 +98,9 @@ class Sketched:
 class Table:
     """A table of a partial, by the kind of the aggregations that it serves.
 
-    Attributes
-    ----------
-    name : str
-        Its key in a partial: ``groups``, ``pairs<c>`` of column ``c``, ``sketch<i>`` or ``rows``.
-    kind : Kind
-        Mergeable: a row per group, with the fields of all states. Distinct: a row per pair of key
-        and value. Sketch: the entries of a sketch. Whole: the rows themselves.
-    columns : tuple of int
-        Positions in ``Plan.columns`` of the values that it holds; none of a table of states.
-    sketch : Sketched or None
+    ``groups`` (mergeable) has a row per group with the fields of all states, ``pairs<c>``
+    (distinct) a row per pair of key and value of column ``c``, ``sketch<i>`` the entries of a
+    sketch, ``rows`` (whole) the rows. ``columns`` are positions of its values in ``Plan.columns``.
     """
 
     name: str
@@ -134,56 +126,38 @@ class Output:
 
     @property
     def kind(self) -> Kind:
-        """How its partials merge."""
+        """The kind of its aggregation, by which its partials merge."""
         return Kind.MERGEABLE if self.custom else REGISTRY[self.aggregation].kind
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The keys, columns, states and outputs of a group-by.
+    """The keys, columns, states and outputs of a group-by."""
 
-    Attributes
-    ----------
-    keys : tuple of Column
-        A label of ``None`` means an unnamed key.
-    columns : tuple of Column
-        The distinct value columns that are read.
-    states : tuple of StateUse
-        The distinct mergeable states, shared between outputs.
-    outputs : tuple of Output
-        In the order of the result's columns.
-    dropna, observed, sort : bool
-        As in pandas.
-    shape : {"groups", "values", "matrix"}
-        One row per group; per group and distinct value (``value_counts``); or per group and
-        column (``cov``, ``corr``).
-    found : frozenset of int
-        Positions of the columns whose dtype in partitions is not the one that the metadata
-        promised.
-    gathered : bool
-        Whether several outputs are gathered into the sorted one. Categories that the partitions do
-        not hold, but the metadata promised, are made then, so that all outputs share their order.
-    narrowed : bool
-        Whether outputs of whole groups are made where the rows lie (``narrowing.py``): the table
-        of rows has these outputs, and a row for each group.
-    deterministic : bool
-        Whether results do not depend on the order in which rows are added up.
-    settings : TaskSettings, optional
-        Of the client, by which its tasks run wherever they do. Plans that differ in them are equal.
-    """
-
+    # a label of None is that of an unnamed key
     keys: tuple[Column, ...]
+    # distinct value columns that are read
     columns: tuple[Column, ...]
+    # distinct mergeable states, shared between outputs
     states: tuple[StateUse, ...]
     outputs: tuple[Output, ...]
     dropna: bool = True
     observed: bool = True
     sort: bool = False
+    # one row per group ("groups"), per group and distinct value ("values": ``value_counts``), or
+    # per group and column ("matrix": ``cov``, ``corr``)
     shape: str = "groups"
-    found: frozenset[int] = frozenset()
+    # positions of the columns whose dtype in partitions is not the one of the metadata
+    deviating: frozenset[int] = frozenset()
+    # several outputs are gathered into the sorted one: promised categories that no partition holds
+    # are added once all outputs are there, so that they share their order
     gathered: bool = False
+    # quantiles are computed where the rows lie (``narrowing.py``): the table of rows has one row
+    # for each group, with its outputs
     narrowed: bool = False
+    # results do not depend on the order in which rows are added up
     deterministic: bool = False
+    # those of the client; plans that differ in them are equal
     settings: TaskSettings | None = field(default=None, compare=False, repr=False)
 
     def __dask_tokenize__(self) -> Any:
@@ -197,9 +171,8 @@ class Plan:
             len(self.keys),
             [(use.state, use.columns) for use in self.states],
             [(o.label, o.aggregation, o.column, o.states, o.parameters) for o in self.outputs],
-            (self.dropna, self.observed, self.sort, self.shape, sorted(self.found), self.gathered),
-            self.narrowed,
-            (self.deterministic, self.settings),
+            (self.dropna, self.observed, self.sort, self.shape, self.gathered, self.narrowed),
+            (sorted(self.deviating), self.deterministic, self.settings),
         ))  # fmt: skip
         others = [d for d in described if not isinstance(d, str)]
         # Dask hashes what it is given as a text, in which functions that differ may look alike

@@ -179,7 +179,7 @@ class Deviating:
         dtypes = [[piece[name].dtype for piece in self.pieces] for name in keys]
         categories = [{isinstance(d, pd.CategoricalDtype) for d in of_key} for of_key in dtypes]
         objects = map(pd.api.types.is_object_dtype, together(self.pieces)[keys].dtypes)
-        return not any(objects) and not any(len(found) > 1 for found in categories)
+        return not any(objects) and not any(len(of_key) > 1 for of_key in categories)
 
     def collection(self) -> Any:
         """The partitions as they are, under metadata that says otherwise."""

@@ -34,17 +34,6 @@ def judge(
     query: Callable[..., Any],
     collection: Callable[[], Any],
     pieces: Sequence[pd.DataFrame],
-    options: dict[str, Any] | None = None,
-    ordered: bool = False,
-) -> None:
-    """Assert the rule of one plan; see ``judge_plans``."""
-    judge_plans(query, collection, pieces, [options or {}], ordered)
-
-
-def judge_plans(
-    query: Callable[..., Any],
-    collection: Callable[[], Any],
-    pieces: Sequence[pd.DataFrame],
     plans: Sequence[dict[str, Any]],
     ordered: bool = False,
 ) -> None:
@@ -187,12 +176,12 @@ def together(pieces: Sequence[pd.DataFrame]) -> pd.DataFrame:
         # categories are united
         return concat([piece.copy() for piece in pieces])
     except (TypeError, ValueError, AttributeError):
-        whole = pd.concat(pieces)
-        for name in whole.columns:
+        data = pd.concat(pieces)
+        for name in data.columns:
             parts = [piece[name] for piece in pieces]
             if all(isinstance(part.dtype, pd.CategoricalDtype) for part in parts):
-                whole[name] = union_categoricals(parts)
-        return whole
+                data[name] = union_categoricals(parts)
+        return data
 
 
 def outcome(query: Callable[[], Any]) -> Any:
@@ -270,7 +259,7 @@ _NUMBERS = ("int", "float", "bool", "complex")
 
 
 def _held_as(have: str, column: Sequence[pd.Series], theirs: Any) -> bool:
-    """Of several dtypes: the same kind in another width, unit or layout, or objects of that kind.
+    """Whether a dtype is one of several of a kind, in another width, unit or layout, or objects.
 
     Which of them stock Dask and pandas return depends on partitions without a row or a value, and
     on the order in which they are concatenated. Their sizes of Arrow's columns are Arrow's, and of
@@ -319,7 +308,7 @@ def wrong_dtypes(
     ``ours`` and ``others`` (of pandas, stock Dask and the metadata) are as ``dtypes`` gives them;
     so many ``levels`` of them, at the end, are of the index.
     """
-    found = []
+    wrong = []
     for place, have in ours.items():
         column = [piece[place[1]] for piece in pieces if place[1] in piece]
         theirs = {
@@ -336,5 +325,5 @@ def wrong_dtypes(
         if have.startswith("category") and have == promised:
             continue
         if have not in theirs.values():
-            found.append(f"{place[1]!r} is {have}, {theirs}")
-    return found
+            wrong.append(f"{place[1]!r} is {have}, {theirs}")
+    return wrong

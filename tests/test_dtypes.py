@@ -8,11 +8,7 @@ import pyarrow as pa
 import pytest
 
 from dask_gpuagg.dtypes import DTYPE_CLASSES, dtype_class
-
-
-def arrow(kind: pa.DataType) -> pd.ArrowDtype:
-    return pd.ArrowDtype(kind)
-
+from tests.data import arrow
 
 CASES = [
     (np.dtype("bool"), "bool"),

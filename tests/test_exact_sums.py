@@ -46,9 +46,9 @@ def added(some: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
 
 @given(st.lists(FLOATS, max_size=20))
 def test_a_sum_is_rounded_once(values: list[float]) -> None:
-    (made,) = total(fields_of(values), np)
-    assert made == rounded(values)
-    assert made != 0 or math.copysign(1.0, made) == 1
+    (result,) = total(fields_of(values), np)
+    assert result == rounded(values)
+    assert result != 0 or math.copysign(1.0, result) == 1
 
 
 @given(st.lists(FLOATS, max_size=12), st.integers(0, 12), st.integers(0, 12))
@@ -96,13 +96,13 @@ def test_carries_keep_the_sum_and_leave_room() -> None:
     def exact(digits: dict[int, Any]) -> list[int]:
         return [sum(int(values[i]) << 32 * j for j, values in digits.items()) for i in range(4)]
 
-    made = carried(digits, np)
-    assert exact(made) == exact(digits)
-    top = max(made)
-    for j, values in made.items():
+    result = carried(digits, np)
+    assert exact(result) == exact(digits)
+    top = max(result)
+    for j, values in result.items():
         assert (np.abs(values) < 2**40).all() if j == top else (values >> 32 == 0).all()
     # more partials than bits are left in the highest bin
-    again = carried({j: values * 2**20 for j, values in made.items()}, np)
+    again = carried({j: values * 2**20 for j, values in result.items()}, np)
     assert exact(again) == [n * 2**20 for n in exact(digits)]
     assert all((np.abs(values) < 2**40).all() for values in again.values())
 
@@ -130,5 +130,5 @@ def test_an_overflow_beside_an_infinity() -> None:
 
 @pytest.mark.parametrize("groups", [0, 3])
 def test_of_no_values(groups: int) -> None:
-    made = total(settled({COUNT: np.zeros(groups, np.int64)}, np), np)
-    assert made.tolist() == [0.0] * groups
+    result = total(settled({COUNT: np.zeros(groups, np.int64)}, np), np)
+    assert result.tolist() == [0.0] * groups

@@ -1,7 +1,10 @@
 """The protocol of an engine. Two modules have it: ``host.engine`` and ``device.engine``.
 
 A *partition* has ``keys`` and ``columns``, sequences of Series as the plan names them, and
-``index``, the row labels. A partial (``plan.Partial``) has every group in every table.
+``index``, the row labels. A partial (``plan.Partial``) has every group in every table. Several
+partials come in the order of their partitions; those that are ``owned`` nobody else needs, so that
+they may be emptied, and outputs may take their memory. ``meta`` is an empty DataFrame or Series
+with the labels, names and dtypes of the result, or its ``Shape``.
 """
 
 from __future__ import annotations
@@ -15,45 +18,18 @@ T = TypeVar("T")
 
 
 class Engine(Protocol):
-    """What tasks ask of the library that holds their partitions."""
+    """The functions by which tasks reduce partitions of one library."""
 
     NAME: str
 
     def partial(
         self, keys: Sequence[Any], columns: Sequence[Any], index: Any, plan: Plan
     ) -> Partial:
-        """Reduce rows to one row per local group.
-
-        Parameters
-        ----------
-        keys, columns : sequence of Series
-            One per key and per column of the plan, of the partition's rows.
-        index : Index
-            Labels of the rows.
-        plan : Plan
-
-        Returns
-        -------
-        Partial
-            With the tables of ``plan.tables``.
-        """
+        """Reduce rows to the tables of ``plan.tables``."""
         ...
 
     def combine(self, partials: Sequence[Partial], plan: Plan, owned: bool = False) -> Partial:
-        """Merge partials into one of the same layout.
-
-        Parameters
-        ----------
-        partials : sequence of Partial
-            In the order of their partitions.
-        plan : Plan
-        owned : bool
-            Whether nobody else needs the partials: they may be emptied.
-
-        Returns
-        -------
-        Partial
-        """
+        """Merge partials into one of the same layout."""
         ...
 
     def finalize(
@@ -64,34 +40,17 @@ class Engine(Protocol):
         bucket: tuple[int, int] | None = None,
         owned: bool = False,
     ) -> Any:
-        """Merge partials and compute the outputs.
+        """Merge all partials of their groups and compute the outputs.
 
-        Parameters
-        ----------
-        partials : sequence of Partial
-            All partials of every group that they contain, in the order of their partitions.
-        plan : Plan
-        meta : DataFrame, Series or Shape
-            Empty; gives the result's labels, names and dtypes.
-        bucket : (int, int), optional
-            Number of this output and number of outputs, where there are several. An unobserved
-            category appears only in the output that its hash names.
-        owned : bool
-            Whether nobody else needs the partials: the output may take its memory from them.
-
-        Returns
-        -------
-        DataFrame or Series
+        ``bucket`` is the number of this output and the number of outputs, where there are several:
+        an unobserved category appears only in the output that its hash names.
         """
         ...
 
     def direct(self, parts: Sequence[Any], plan: Plan, meta: Any) -> Any | None:
         """Compute the outputs of partitions of equal dtypes in one pass, without a partial.
 
-        Returns
-        -------
-        DataFrame, Series or None
-            None where the engine has no such pass for the plan, or memory lacks for it.
+        None where the engine has no such pass for the plan, or memory lacks for it.
         """
         ...
 
@@ -100,11 +59,8 @@ class Engine(Protocol):
     ) -> tuple[Any, int] | None:
         """Run ``direct`` for a frame, without a Series for each of its columns.
 
-        Returns
-        -------
-        tuple or None
-            The output, and the bytes of the columns. None where ``direct`` would give None, or the
-            frame has other columns than the plan.
+        Returns the output and the bytes of the columns. None where ``direct`` would give None, or
+        the frame has other columns than the plan.
         """
         ...
 
@@ -119,23 +75,10 @@ class Engine(Protocol):
         smaller: Callable[[], T] | None = None,
         held: list[Any] | None = None,
     ) -> T:
-        """Return the result of a step, by the first way for which memory suffices.
+        """Return the result of a step, or of a smaller one where memory lacks, or ``MemoryError``.
 
-        Parameters
-        ----------
-        what : str
-            What the step makes, for the error.
-        step : callable
-        smaller : callable, optional
-            Another way to the result, that needs less memory at a time.
-        held : list, optional
-            Finished partials of the task, which may be replaced by spilled ones; ``restored``
-            brings them back.
-
-        Raises
-        ------
-        MemoryError
-            Where no way is left.
+        ``what`` the step makes is for the error. ``held`` are finished partials of the task, which
+        may be replaced by spilled ones; ``restored`` brings them back.
         """
         ...
 
@@ -179,13 +122,7 @@ class Engine(Protocol):
     ) -> list[Partial]:
         """Divide a partial by key hash into one partial per output.
 
-        Parameters
-        ----------
-        tables : Partial
-        plan : Plan
-        buckets : int
-        second : bool
-            Whether the partial is of one output and is divided again, by other bits of the hash.
+        ``second``: the partial is of one output, and is divided again by other bits of the hash.
         """
         ...
 
@@ -199,7 +136,7 @@ class Engine(Protocol):
 
 
 class Narrowing(Protocol):
-    """How an engine finds quantiles without moving rows; see ``dask_gpuagg.narrowing``.
+    """The steps that find quantiles without moving rows; see ``dask_gpuagg.narrowing``.
 
     Two modules have it: ``host.narrowed`` and ``device.narrowed``. Their ``Brackets`` and counts
     are only handed on.

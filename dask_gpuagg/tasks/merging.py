@@ -32,7 +32,7 @@ def combined(partials: Sequence[Partial], plan: Plan, owned: bool = False) -> Pa
     """Several partials as one; ``owned`` as for ``finalized``."""
     if len(partials) == 1:
         return partials[0]
-    tables, together, dtypes = _unified(partials, plan, owned)
+    tables, together, dtypes = unify(partials, plan, engine_of(partials[0]), owned)
     return labelled(engine_of(tables[0]).combine(tables, together, owned), dtypes)
 
 
@@ -48,19 +48,8 @@ def finalized(
     Partials that are ``owned`` nobody else needs: they may leave the device while they merge, and
     the output may take its memory from them.
     """
-    tables, together, _ = _unified(partials, plan, owned)
+    tables, together, _ = unify(partials, plan, engine_of(partials[0]), owned)
     return engine_of(tables[0]).finalize(tables, together, meta, bucket, owned)
-
-
-def _unified(
-    partials: Sequence[Partial], plan: Plan, owned: bool
-) -> tuple[list[Partial], Plan, tuple[Any, ...] | None]:
-    """Partials of one plan; those that are ``owned`` do not keep tables that have others now."""
-    tables, together, dtypes = unify(partials, plan, engine_of(partials[0]))
-    if owned:
-        for replaced in (p for p, table in zip(partials, tables, strict=True) if p is not table):
-            replaced.clear()
-    return tables, together, dtypes
 
 
 def labelled(tables: Partial, dtypes: tuple[Any, ...] | None) -> Partial:
@@ -115,17 +104,21 @@ def as_found(values: Any, promised: Any, engine: Engine) -> tuple[Any, Any]:
 
 
 def unify(
-    partials: Sequence[Partial], plan: Plan, engine: Engine
+    partials: Sequence[Partial], plan: Plan, engine: Engine, owned: bool = False
 ) -> tuple[list[Partial], Plan, tuple[Any, ...] | None]:
-    """Bring partials to one plan."""
+    """Bring partials to one plan; those that are ``owned`` are emptied where they are replaced."""
     if not any(DTYPES in partial for partial in partials):
         return list(partials), plan, None
     promised = tuple(column.dtype for column in plan.columns)
     tables = list(map(tables_of, partials))
     dtypes = [partial.get(DTYPES, promised) for partial in partials]
-    common = united(dtypes, [_rows(t) for t in tables], engine)
+    rows = [len(next(iter(of_partial.values()))) for of_partial in tables]
+    common = united(dtypes, rows, engine)
     together = retyped(plan, common)
     moved = [replanned(t, retyped(plan, d), together) for t, d in zip(tables, dtypes, strict=True)]
+    if owned:
+        for partial in partials:
+            partial.clear()
     return moved, together, None if common == promised else common
 
 
@@ -138,10 +131,6 @@ def united(
     """
     some = [of_partition for of_partition, n in zip(dtypes, rows, strict=True) if n] or dtypes
     return tuple(engine.common_dtype(of_column) for of_column in zip(*some, strict=True))
-
-
-def _rows(tables: Partial) -> int:
-    return len(next(iter(tables.values())))
 
 
 def replanned(tables: Partial, own: Plan, together: Plan) -> Partial:
@@ -178,7 +167,7 @@ def sources(own: Plan, together: Plan) -> dict[int, int]:
     for mine, theirs in zip(own.outputs, together.outputs, strict=True):
         for i, j in zip(mine.states, theirs.states, strict=True):
             _require_mergeable(own, own.states[i], together, together.states[j])
-            # of several states that serve, the one that is the same
+            # the same state is preferred to others that serve
             if j not in source or own.states[i] == together.states[j]:
                 source[j] = i
     return source

@@ -29,23 +29,18 @@ from dask_gpuagg.tasks.partials import (
 from dask_gpuagg.tasks.reading import Chunk, show_progress
 from dask_gpuagg.tasks.tasks import read
 
-# What one chunk sends first: ``samples``, a list of tables; ``dtypes`` and ``rows`` of each of its
+# The first result of a chunk: ``samples``, a list of tables; ``dtypes`` and ``rows`` of each of its
 # partitions; and whether its rows can be counted, ``ready``.
 Sampled = dict[str, Any]
-# What one chunk sends then: ``counted``, a list of its partitions' counts, empty where there are no
-# brackets; and ``partial``, that of the other outputs, or of all where there are no brackets.
+# The second result of a chunk: ``counted``, a list of its partitions' counts, empty without
+# brackets; and ``partial``, that of the other outputs, or of all without brackets.
 Narrowed = dict[str, Any]
 
 
 class Aim(NamedTuple):
-    """Brackets by which rows are counted, and the dtypes of their values.
+    """Brackets of an engine by which rows are counted.
 
-    Attributes
-    ----------
-    brackets : Brackets
-        Of the engine.
-    dtypes : tuple of dtypes or None
-        Of the columns of all partitions together, where they are not as the plan has them.
+    ``dtypes`` are those of the columns of all partitions, where they are not as the plan has them.
     """
 
     brackets: Any
@@ -145,7 +140,7 @@ def gpuagg_widen(aim: Aim | None, narrowed: Sequence[Narrowed], plan: Plan) -> A
     if aim is None:
         return None
     with task(plan, "widen") as done:
-        counted = [one for of_chunk in narrowed for one in of_chunk["counted"]]
+        counted = [part for of_chunk in narrowed for part in of_chunk["counted"]]
         first, together, brackets = counted[0]["keys"], aim.plan(plan), aim.brackets
         engine = narrowing_of(first)
         wider = engine_of(first).within_memory(
@@ -176,13 +171,13 @@ def gpuagg_pick(
 ) -> Any:
     """Task: the output, from the rows that all chunks have kept."""
     with task(plan, "finalize") as done:
-        partials = [one["partial"] for one in narrowed if one["partial"]]
+        partials = [of_chunk["partial"] for of_chunk in narrowed if of_chunk["partial"]]
         if aim is None:
             output = finalized(partials, plan, meta)
             done.saw(engine_name(partials[0]), sum(map(rows_of, partials)), len(output))
             return output
-        counted = [one for of_chunk in narrowed for one in of_chunk["counted"]]
-        recounted = [one for of_chunk in again for one in of_chunk]
+        counted = [part for of_chunk in narrowed for part in of_chunk["counted"]]
+        recounted = [part for of_chunk in again for part in of_chunk]
         first, together = counted[0]["keys"], aim.plan(plan)
         kept_rows = _kept([*counted, *recounted])
         engine, last = narrowing_of(first), None if wider is None else wider.brackets
@@ -197,7 +192,7 @@ def gpuagg_pick(
 
 
 def _kept(counted: Sequence[Any]) -> int:
-    return sum(narrowing_of(one["keys"]).kept_rows(one) for one in counted)
+    return sum(narrowing_of(part["keys"]).kept_rows(part) for part in counted)
 
 
 def _counted(inputs: Sequence[Inputs], aim: Aim, plan: Plan) -> list[Any]:

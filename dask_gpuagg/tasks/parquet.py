@@ -64,13 +64,13 @@ class ColumnsAsRead(ArrowDatasetEngine):
         **kwargs: Any,
     ) -> pa.Table:
         keys = kwargs.get(_TEXT_KEYS, ())
-        here = isinstance(path_or_frag, str) and _is_local_fs(fs)
-        asked = (
+        is_local = isinstance(path_or_frag, str) and _is_local_fs(fs)
+        has_options = (
             filters
             or partitions
             or any(v is not None and v != {} for v in kwargs.get("read", {}).values())
         )
-        if keys and here and not asked:
+        if keys and is_local and not has_options:
             with fs.open(path_or_frag, mode="rb") as file:
                 return _table_of(file, row_groups, columns, keys)
         read: Any = super()._read_table

@@ -1,7 +1,4 @@
-"""From partitions to partials, one partition at a time or several stacked ones, and to outputs.
-
-All tasks share this. They differ in how partitions and partials reach them.
-"""
+"""Partitions are reduced to partials, one at a time or several stacked ones, and to outputs."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from dask_gpuagg.streaming.choice import is_as_promised, streams
 from dask_gpuagg.tasks.merging import combined, differing, finalized, labelled, tables_of
 from dask_gpuagg.tasks.reading import Chunk, frame_of, this_task
 
-# Of its memory: three batches are held at a time, and what is read ahead of them.
+# share of a worker's memory for a batch: three are held at a time, beside what is read ahead
 _SHARE_OF_A_WORKER = 16
 _NOT_PINNED = FellBack(
     Fallback(
@@ -39,14 +36,8 @@ _NOT_PINNED = FellBack(
 class Inputs:
     """Columns that a plan reads of one partition, or of several stacked ones.
 
-    Attributes
-    ----------
-    keys, columns : sequence of Series
-        As the plan names them.
-    index : Index
-        Row labels; of stacked partitions, where no state reads them, row numbers.
-    dtypes : tuple of dtypes or None
-        Of the columns, where they are not as the plan has them.
+    ``index`` are row labels, or row numbers of stacked partitions, where no state reads them;
+    ``dtypes`` those of the columns, where they are not as the plan has them.
     """
 
     keys: Sequence[Any]
@@ -80,7 +71,7 @@ def inputs_of(frame: Any, by: Sequence[Any], plan: Plan) -> Inputs:
 
 def inputs_there(chunk: Chunk, plan: Plan) -> list[Inputs]:
     """Read the columns of a chunk whose partitions are there."""
-    return [inputs_of(*frame_of(part, chunk.given), plan) for part in chunk.parts]
+    return [inputs_of(*frame_of(part, chunk.results), plan) for part in chunk.parts]
 
 
 def partial_of(inputs: Inputs, plan: Plan, engine: Engine) -> Partial:
@@ -144,10 +135,10 @@ def partials_of_stream(
         partials += partials_of(waiting, plan)
         waiting.clear()
         size = 0
-        rows = sum(map(_rows, partials))
+        rows = sum(map(rows_of, partials))
         if plan.is_one_table and len(partials) > 1 and rows > max(_FEW_ROWS, 2 * left):
             partials = [combined(partials, plan, owned=True)]
-            left = _rows(partials[0])
+            left = rows_of(partials[0])
     return [*partials, *(partials_of(waiting, plan) if waiting else [])]
 
 
@@ -158,12 +149,8 @@ def _behind(first: list[Inputs], rest: Iterator[Inputs]) -> Iterator[Inputs]:
 
 
 def engine_for(data: Any, plan: Plan) -> str | None:
-    """Which engine groups a frame or a column: see ``gpuagg.engine``."""
+    """The engine that groups a frame or a column, by ``gpuagg.engine``."""
     return DEVICE if goes_to_device(data, plan) else engine_name(data)
-
-
-def _rows(partial: Partial) -> int:
-    return len(partial["groups"]) if "groups" in partial else 0
 
 
 def rows_of(partial: Partial) -> int:
@@ -171,11 +158,11 @@ def rows_of(partial: Partial) -> int:
     return max(map(len, tables_of(partial).values()))
 
 
-# of partitions that are collected before they are reduced; stacking holds them twice
+# bytes of partitions that are collected before they are reduced; stacking holds them twice
 _BYTES_OF_A_CALL = 128 << 20
 # Rows below which a partition is not halved where memory lacks.
 _ROWS_TO_HALVE = 1 << 17
-# of partials that are merged at the end only
+# rows of partials that are merged at the end only
 _FEW_ROWS = 1 << 22
 
 
@@ -305,7 +292,7 @@ def _streamed(parts: Iterator[Inputs], plan: Plan) -> list[Partial]:
 
 
 def _most_bytes() -> int | None:
-    """Of a batch, by the memory limit of the worker that this task runs on; None without one."""
+    """The bytes of a batch by the memory limit of this task's worker; None without one."""
     worker, _ = this_task()
     limit = None if worker is None else worker.memory_manager.memory_limit
     return limit // _SHARE_OF_A_WORKER if limit else None

@@ -21,20 +21,14 @@ ACTIVITY = "group-by"
 
 
 class Chunk(NamedTuple):
-    """The partitions of one task.
+    """The partitions of one task, as ``planning.chunks.Chunks.parts`` has them.
 
-    Attributes
-    ----------
-    parts : sequence
-        As ``planning.chunks.Chunks.parts`` has them.
-    given : mapping
-        What is read from outside, by key.
-    readers : int
-        How many partitions are read at a time; 0 where they are there.
+    ``results`` are those of other tasks by key. So many ``readers`` read partitions at a time; 0
+    where no files are read.
     """
 
     parts: Sequence[Any]
-    given: Mapping[Any, Any]
+    results: Mapping[Any, Any]
     readers: int
 
 
@@ -54,12 +48,12 @@ class ChunkCancelled(RuntimeError):
     """The task was cancelled, or given to another worker, while it read its partitions."""
 
 
-def frame_of(part: tuple[Any, Any], given: Mapping[Any, Any]) -> Frame:
-    """Run the tasks of one partition."""
+def frame_of(part: tuple[Any, Any], results: Mapping[Any, Any]) -> Frame:
+    """Run the tasks of one partition, which take ``results`` of others."""
     tasks, sources = part
-    results = dict(given)
-    for one in tasks:
-        results[one.key] = one({key: results[key] for key in one.dependencies})
+    results = dict(results)
+    for task in tasks:
+        results[task.key] = task({key: results[key] for key in task.dependencies})
     frame, *by = (results[source] if is_result else source for is_result, source in sources)
     return frame, by
 
@@ -140,17 +134,10 @@ def show_progress() -> None:
     if state is not None:
         worker = state["worker"]
         if ACTIVITY not in worker.metrics:
-            # in a new mapping: a heartbeat in another thread may be reading this one, and a worker
-            # whose heartbeat fails closes
-            worker.metrics = {**worker.metrics, ROWS_DONE: _rows_done, ACTIVITY: _activity}
-
-
-def _rows_done(worker: Any) -> int:
-    return rows_done()
-
-
-def _activity(worker: Any) -> list[list[Any]]:
-    return activity()
+            # in a new mapping: a heartbeat in another thread may be reading this one, and a failed
+            # heartbeat closes the worker
+            shown = {ROWS_DONE: lambda _: rows_done(), ACTIVITY: lambda _: activity()}
+            worker.metrics = worker.metrics | shown
 
 
 def this_task() -> tuple[Any, Any]:

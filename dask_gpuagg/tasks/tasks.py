@@ -38,7 +38,7 @@ from dask_gpuagg.tasks.partials import (
 )
 from dask_gpuagg.tasks.reading import Chunk, reading, show_progress
 
-# Of few groups these rows have all; of millions, two samples share some dozens.
+# rows that show all of a few groups; two samples of millions share some dozens
 ROWS_OF_A_SAMPLE = 1 << 15
 # columns of a table of pieces: the output a piece belongs to, the partition it comes from, bytes
 PARTITION, ORDER, PIECE = "_partitions", "order", "piece"
@@ -162,7 +162,9 @@ def gpuagg_pieces(partial: Partial, plan: Plan, buckets: int, order: int) -> pd.
     """
     pieces = gpuagg_split(partial, plan, buckets)
     every = _wants_categories(plan)
-    filled = [i for i, piece in enumerate(pieces) if every or _has_rows(piece)]
+    filled = [
+        i for i, piece in enumerate(pieces) if every or any(map(len, tables_of(piece).values()))
+    ]
     data = [pickle.dumps(pieces[i], protocol=pickle.HIGHEST_PROTOCOL) for i in filled]
     return pieces_table(np.array(filled, np.int64), np.full(len(filled), order), data)
 
@@ -221,22 +223,11 @@ def _wants_categories(plan: Plan) -> bool:
     return plan.sort and any(dtype_class(key.dtype) == "category" for key in plan.keys)
 
 
-def _has_rows(piece: Partial) -> bool:
-    return any(map(len, tables_of(piece).values()))
-
-
 @dataclass(frozen=True, slots=True)
 class KeySample:
-    """Distinct keys of some rows.
+    """Distinct keys of some rows, a Series of pandas for each key column.
 
-    Attributes
-    ----------
-    keys : list of Series
-        In pandas, one per key column.
-    taken : int
-        Rows that were looked at and that belong to a group.
-    rows : int
-        Rows of the partition that belong to a group, by the share of them in the sample.
+    ``taken`` rows of the sample belong to a group, and about ``rows`` of the partition.
     """
 
     keys: list[pd.Series]

@@ -72,19 +72,19 @@ def rounded(values: list[float]) -> float:
 @pytest.mark.parametrize("flags", ROUTES)
 def test_bits_do_not_depend_on_partitions(flags: dict[str, Any], rows: int) -> None:
     data = frame(rows)
-    wanted = dd.from_pandas(data, npartitions=1).groupby("k").agg(ASKED).compute().sort_index()
+    expected = dd.from_pandas(data, npartitions=1).groupby("k").agg(ASKED).compute().sort_index()
     by_key = data.groupby("k")
-    assert wanted["x"]["sum"].tolist() == [math.fsum(v.dropna()) for _, v in by_key["x"]]
-    assert wanted["i"]["mean"].tolist() == [
+    assert expected["x"]["sum"].tolist() == [math.fsum(v.dropna()) for _, v in by_key["x"]]
+    assert expected["i"]["mean"].tolist() == [
         float(sum(map(int, v))) / len(v) for _, v in by_key["i"]
     ]
-    assert wanted["u"]["mean"].tolist() == [
+    assert expected["u"]["mean"].tolist() == [
         float(sum(map(int, v))) / len(v) for _, v in by_key["u"]
     ]
     for npartitions in (2, 7, 19):
         mixed = data.sample(frac=1, random_state=npartitions)
         collection = dd.from_pandas(mixed, npartitions=npartitions, sort=False)
-        assert_bits(collection.groupby("k").agg(ASKED, **flags).compute(), wanted)
+        assert_bits(collection.groupby("k").agg(ASKED, **flags).compute(), expected)
 
 
 @given(
@@ -105,9 +105,9 @@ def test_sums_are_rounded_once(
     data = pd.DataFrame(rows, columns=["k", "x"])
     ends = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     pieces = [data[start:stop] for start, stop in pairwise(ends)]
-    made = in_pieces(pieces).groupby("k").x.sum(**flags).compute().sort_index()
-    wanted = [rounded(values.tolist()) for _, values in data.groupby("k")["x"]]
-    assert made.tolist() == wanted
+    result = in_pieces(pieces).groupby("k").x.sum(**flags).compute().sort_index()
+    expected = [rounded(values.tolist()) for _, values in data.groupby("k")["x"]]
+    assert result.tolist() == expected
 
 
 def test_infinities_nan_and_groups_without_values() -> None:
@@ -115,9 +115,9 @@ def test_infinities_nan_and_groups_without_values() -> None:
         "k": [0, 0, 1, 1, 2, 3, 4, 0, 5],
         "x": [1.5, np.inf, np.inf, -np.inf, -np.inf, np.nan, 1.0, np.nan, -0.0],
     })  # fmt: skip
-    made = dd.from_pandas(data, npartitions=4).groupby("k").x.agg(["sum", "mean"]).compute()
+    result = dd.from_pandas(data, npartitions=4).groupby("k").x.agg(["sum", "mean"]).compute()
     plain = data.groupby("k").x.agg(["sum", "mean"])
-    assert_bits(made, plain)
+    assert_bits(result, plain)
     masked = data.assign(x=data["x"].astype("Float64"))
     masked["x"] = masked["x"] / masked["x"].where(masked["x"] != 1.0, 1.0)  # 0 / 0 and inf / inf
     ours = dd.from_pandas(masked, npartitions=4).groupby("k").x.sum().compute().sort_index()
@@ -134,10 +134,10 @@ def test_partitions_of_other_dtypes() -> None:
         pd.DataFrame({"k": [1, 0, 0], "x": pd.array([None, 3, 5], dtype="Int64")}),
     ]
     collection = dd.from_map(lambda i: parts[i], range(3), meta=parts[0][:0])
-    made = collection.groupby("k").x.agg(["sum", "mean"]).compute()
+    result = collection.groupby("k").x.agg(["sum", "mean"]).compute()
     sums = [math.fsum([0.1, 2.0**60, 1, 3, 5]), math.fsum([0.2, -(2**62), -1, 2**62])]
-    assert made["sum"].sort_index().tolist() == sums
-    assert made["mean"].sort_index().tolist() == [sums[0] / 5, sums[1] / 3]
+    assert result["sum"].sort_index().tolist() == sums
+    assert result["mean"].sort_index().tolist() == [sums[0] / 5, sums[1] / 3]
 
 
 def test_kept_or_streamed_groups_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,9 +146,9 @@ def test_kept_or_streamed_groups_have_the_same_bits(monkeypatch: pytest.MonkeyPa
 
     data = frame()
     query = dd.from_pandas(data, npartitions=1).groupby("k").agg(ASKED)
-    wanted = query.compute()
+    expected = query.compute()
     monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
-    assert_bits(query.compute(), wanted)
+    assert_bits(query.compute(), expected)
 
 
 REFUSED = ["var", "std", "sem", "prod", "quantile_approx"]
@@ -191,5 +191,5 @@ def test_the_dtype_of_a_partition_without_rows_does_not_count(promised: str) -> 
     rows = pd.DataFrame({"k": [1, 2, 1], "x": [1, 2, 3]})
     none = rows.iloc[:0].astype({"x": "float64"})
     meta = rows.iloc[:0].astype({"x": promised})
-    made = in_pieces([none, rows, none], meta).groupby("k").agg({"x": ["sum", "mean"]}).compute()
-    assert made["x"].sort_index().to_dict("list") == {"sum": [4, 2], "mean": [2.0, 2.0]}
+    result = in_pieces([none, rows, none], meta).groupby("k").agg({"x": ["sum", "mean"]}).compute()
+    assert result["x"].sort_index().to_dict("list") == {"sum": [4, 2], "mean": [2.0, 2.0]}

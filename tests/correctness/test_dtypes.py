@@ -36,7 +36,7 @@ ABSOLUTE = {"float16": 1e-2, "float32": 1e-5, "Float32": 1e-5, "float[pyarrow]":
 
 
 def function(name: str) -> Any:
-    """What is written in a spec: pandas knows ``list`` only as the type."""
+    """The function as a spec has it: pandas knows ``list`` only as the type."""
     return list if name == "list" else name
 
 

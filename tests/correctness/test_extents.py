@@ -44,9 +44,9 @@ def test_names_of_10_kilobytes(name: str) -> None:
     equal(query, data.groupby(key).agg(spec))
 
 
-@pytest.mark.parametrize("how", ["sum", "mean", "median", "first"])
-def test_2000_columns(how: str) -> None:
-    data = wide(2000)
+@pytest.mark.parametrize(("how", "columns"), [("sum", 2000), ("median", 300), ("first", 300)])
+def test_many_columns(how: str, columns: int) -> None:
+    data = wide(columns)
     query = getattr(dd.from_pandas(data, npartitions=3).groupby("k"), how)()
     equal(query, getattr(data.groupby("k"), how)())
 
@@ -92,10 +92,10 @@ def test_planning_and_finishing_are_linear_in_the_columns(how: str) -> None:
         groups = dd.from_pandas(data, npartitions=3).groupby("k")
         query = groups.agg(dict.fromkeys(data.columns[1:], "sum")) if how == "agg" else None
         query = getattr(groups, how)() if query is None else query
-        made: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         plan, run = cProfile.Profile(), cProfile.Profile()
-        plan.runcall(lambda: made.update(query=query.optimize()))
-        run.runcall(lambda: made["query"].compute())
+        plan.runcall(lambda: result.update(query=query.optimize()))
+        run.runcall(lambda: result["query"].compute())
         return pstats.Stats(plan).total_calls, pstats.Stats(run).total_calls  # type: ignore[attr-defined]
 
     calls(3)  # imports

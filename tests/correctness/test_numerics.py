@@ -142,13 +142,3 @@ def test_matrices(npartitions: int, mean: float, name: str):
         return getattr(f.groupby("k"), name)()
 
     compare(query, partitioned(data, npartitions), reference=reference, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("q", [0.0, 0.25, 0.5, 1.0])
-@pytest.mark.parametrize("npartitions", PARTITIONS)
-def test_quantile(npartitions: int, q: float):
-    data = grouped(_rng.normal(size=90))
-    spec = {"x": partial(pd.Series.quantile, q=q)}
-    result = partitioned(data, npartitions).groupby("k").agg(spec).compute()
-    want = data.groupby("k")["x"].quantile(q)
-    pd.testing.assert_series_equal(result["x"].sort_index(), want)

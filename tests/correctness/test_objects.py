@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import dask_gpuagg
 from tests.comparison import assert_same
 from tests.data import in_pieces
-from tests.judging import judge_plans
+from tests.judging import judge
 
 pytestmark = pytest.mark.usefixtures("synchronous", "unconverted")
 
@@ -54,7 +54,7 @@ def test_objects_stay_objects(name: str, data: st.DataObject) -> None:
         )
         for part in data.draw(st.lists(rows, min_size=1, max_size=3))
     ]
-    judge_plans(
+    judge(
         lambda frame, **options: frame.groupby("k").agg({"v": [name]}, **options),
         lambda: dd.from_map(lambda i: pieces[i], range(len(pieces)), meta=pieces[0][:0]),
         pieces,
@@ -104,7 +104,7 @@ def test_the_sum_of_durations_that_some_partition_holds_as_objects(pieces: list[
         return frame.groupby("k").agg({"v": ["sum", "max", "mean", "count"]}, **options)
 
     collection = promised(pieces, v="timedelta64[us]")
-    judge_plans(query, collection, pieces, TWO_PLANS)
+    judge(query, collection, pieces, TWO_PLANS)
     with dask_gpuagg.enabled():
         got = query(collection()).compute().sort_index()
     assert got.iloc[:, 0].dtype == object
@@ -131,7 +131,7 @@ def test_counted_values_of_partitions_without_one(plan: dict[str, Any]):
     nothing = pd.Series([np.nan] * 3, dtype="float32")
     pieces = of_groups(objects([None, None, 1]), nothing)
     collection = promised(pieces, v="int64")
-    judge_plans(lambda f, **o: f.groupby("k").v.value_counts(**o), collection, pieces, [plan])
+    judge(lambda f, **o: f.groupby("k").v.value_counts(**o), collection, pieces, [plan])
     with dask_gpuagg.enabled():
         got = collection().groupby("k").v.value_counts(**plan).compute()
     assert got.index.get_level_values("v").dtype == "int64"
@@ -145,7 +145,7 @@ def test_nan_where_nulls_were_promised_makes_no_other_dtype(held: pd.Series, pla
     pieces = of_groups(pd.Series([np.nan] * 3), held)
     pieces[1]["k"] += 3
     collection = promised(pieces, v=str(held.dtype))
-    judge_plans(lambda f, **o: f.groupby("k").v.max(**o), collection, pieces, [plan])
+    judge(lambda f, **o: f.groupby("k").v.max(**o), collection, pieces, [plan])
     # of the partition that holds values no row has a group
     pieces[1]["k"] = pieces[1].k.where(pieces[1].k < 0)
     with dask_gpuagg.enabled():

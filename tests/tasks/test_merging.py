@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.decomposition import make_matrix_plan, make_plan, retyped
+from dask_gpuagg.decomposition import make_plan, retyped
 from dask_gpuagg.engines.device import memory
 from dask_gpuagg.engines.device import merging as by_parts
 from dask_gpuagg.engines.device.memory import OutOfDeviceMemory
 from dask_gpuagg.engines.host import engine
 from dask_gpuagg.engines.host import engine as host
-from dask_gpuagg.engines.host.dtypes import common_dtype, durations, nullable
+from dask_gpuagg.engines.host.dtypes import common_dtype, durations
 from dask_gpuagg.plan import Column, Plan, Requested
 from dask_gpuagg.tasks import merging, partials
 from dask_gpuagg.tasks.merging import DTYPES, as_found, rescaled, sources, unify
@@ -35,10 +35,27 @@ def frame(rows: int, seed: int) -> pd.DataFrame:
     return pd.DataFrame({"k": keys, "x": rng.integers(0, 5, rows)})
 
 
-def plan_of(asked: Any, sort: bool, dropna: bool) -> Any:
+def plan_of(names: Any, sort: bool = True, dropna: bool = True) -> Any:
     columns = [Column("k", np.dtype("float64")), Column("x", np.dtype("int64"))]
-    requested = [Requested(name, name, "x") for name in asked]
+    requested = [Requested(name, name, "x") for name in names]
     return make_plan(columns[:1], columns, requested, dropna=dropna, observed=True, sort=sort)
+
+
+class Case(NamedTuple):
+    """Partitions of a frame, their partials, and pandas' answer."""
+
+    plan: Plan
+    pieces: list[pd.DataFrame]
+    tables: list[Any]
+    expected: pd.DataFrame
+
+
+def case_of(names: tuple[str, ...], *lengths: int, dtype: str = "int64") -> Case:
+    """A case with partitions of so many rows; the second one has values of the dtype."""
+    plan, pieces = plan_of(names), [frame(rows, seed) for seed, rows in enumerate(lengths)]
+    pieces[1] = pieces[1].astype({"x": dtype})
+    tables = [partial_of(inputs_of(piece, ["k"], plan), plan, host) for piece in pieces]
+    return Case(plan, pieces, tables, pd.concat(pieces).groupby("k").x.agg(list(names)))
 
 
 @given(
@@ -61,7 +78,7 @@ def test_in_parts_as_at_once(
     if sort:
         assert ours.index.is_monotonic_increasing or ours.index.hasnans
     pd.testing.assert_frame_equal(ours.sort_index(), at_once)
-    owned = [dict(each) for each in tables]
+    owned = [dict(table) for table in tables]
     again = by_parts.finalized_in_parts(device, owned, plan, meta, parts, owned=True)
     pd.testing.assert_frame_equal(again.sort_index(), at_once)
     assert owned == [{} for _ in tables]
@@ -120,13 +137,11 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Short:
 
 
 def test_partitions_and_then_rows_are_halved(short: Short) -> None:
-    plan = plan_of(("sum", "first", "last"), True, True)
-    pieces = [frame(rows, seed) for seed, rows in enumerate((100, 1_000, 150))]
-    made = partials_of([inputs_of(piece, ["k"], plan) for piece in pieces], plan)
+    plan, pieces, _, expected = case_of(("sum", "first", "last"), 100, 1_000, 150)
+    result = partials_of([inputs_of(piece, ["k"], plan) for piece in pieces], plan)
     # all twice, the first, the others twice and without its partial, the second twice, its half
     assert short.tried[:9] == [1_250, 1_250, 100, 1_150, 1_150, 1_150, 1_000, 1_000, 500]
-    whole = pd.concat(pieces).groupby("k").x.agg(["sum", "first", "last"])
-    pd.testing.assert_frame_equal(host.finalize(made, plan, whole.iloc[:0]), whole)
+    pd.testing.assert_frame_equal(host.finalize(result, plan, expected.iloc[:0]), expected)
 
 
 def test_finished_partials_leave_before_partitions_are_halved(
@@ -135,7 +150,7 @@ def test_finished_partials_leave_before_partitions_are_halved(
     """A partition for which there is room once the partials of others are in host memory."""
     there: list[weakref.ref[pd.DataFrame]] = []
 
-    def made(keys: Any, *rest: Any) -> Any:
+    def ours(keys: Any, *rest: Any) -> Any:
         short.tried.append(len(keys[0]))
         if any(of() is not None for of in there):
             raise MemoryError("Requested bytes 8")
@@ -143,19 +158,17 @@ def test_finished_partials_leave_before_partitions_are_halved(
         there.append(weakref.ref(tables["groups"]))
         return tables
 
-    monkeypatch.setattr(short, "partial", made, raising=False)
-    plan = plan_of(("sum", "first", "last"), True, True)
-    pieces = [frame(1_000, seed) for seed in range(3)]
+    monkeypatch.setattr(short, "partial", ours, raising=False)
+    plan, pieces, _, expected = case_of(("sum", "first", "last"), 1_000, 1_000, 1_000)
     monkeypatch.setattr(host, "divided", lambda run: [[part] for part in run])
-    found = partials_of([inputs_of(piece, ["k"], plan) for piece in pieces], plan)
+    result = partials_of([inputs_of(piece, ["k"], plan) for piece in pieces], plan)
     assert short.tried == [1_000] * (1 + 3 + 3)
-    whole = pd.concat(pieces).groupby("k").x.agg(["sum", "first", "last"])
-    pd.testing.assert_frame_equal(host.finalize(found, plan, whole.iloc[:0]), whole)
+    pd.testing.assert_frame_equal(host.finalize(result, plan, expected.iloc[:0]), expected)
 
 
 def test_the_error_says_what_was_asked_when_nothing_is_left(short: Short) -> None:
     short.rows = 10
-    plan = plan_of(("sum",), False, True)
+    plan = plan_of(("sum",))
     with pytest.raises(OutOfDeviceMemory, match="does not suffice for 125 rows") as caught:
         partials_of([inputs_of(frame(1_000, 0), ["k"], plan)], plan)
     assert caught.value.asked == 8 * 125
@@ -163,9 +176,7 @@ def test_the_error_says_what_was_asked_when_nothing_is_left(short: Short) -> Non
 
 
 def test_merging_takes_the_parts_where_memory_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = plan_of(("sum", "median"), True, True)
-    pieces = [frame(400, seed) for seed in range(3)]
-    tables = [partial_of(inputs_of(piece, ["k"], plan), plan, host) for piece in pieces]
+    plan, _, tables, expected = case_of(("sum", "median"), 400, 400, 400)
     tried: list[int] = []
 
     class Merging(Short):
@@ -176,9 +187,8 @@ def test_merging_takes_the_parts_where_memory_lacks(monkeypatch: pytest.MonkeyPa
             return super().finalize_tables(tables, *rest)
 
     monkeypatch.setattr(merging, "engine_of", lambda _: Merging(0))
-    whole = pd.concat(pieces).groupby("k").x.agg(["sum", "median"])
-    made = merging.finalized(tables, plan, whole.iloc[:0])
-    pd.testing.assert_frame_equal(made, whole)
+    result = merging.finalized(tables, plan, expected.iloc[:0])
+    pd.testing.assert_frame_equal(result, expected)
     assert tried[0] == tried[1] > 300
     assert len(tried) == 2 + by_parts.PARTS
 
@@ -188,7 +198,7 @@ class Watching(Short):
 
     def __init__(self, tables: list[Any], short: bool = False) -> None:
         super().__init__(0)
-        self.there = [weakref.ref(each["groups"]) for each in tables]
+        self.there = [weakref.ref(table["groups"]) for table in tables]
         self.short = short
         self.seen: list[int] = []
         self.least: list[int | None] = []
@@ -221,54 +231,58 @@ class Watching(Short):
 def test_partials_are_gone_before_they_are_merged(
     short: int, owned: int, there: int, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = plan_of(("sum", "first", "count"), True, True)
-    pieces = [frame(400, seed) for seed in range(3)]
-    pieces[1] = pieces[1].astype({"x": found})
     for way in ("combined", "finalized"):
-        inputs = [inputs_of(piece, ["k"], plan) for piece in pieces]
-        tables = [partial_of(part, plan, host) for part in inputs]
+        names = ("sum", "first", "count")
+        plan, _, tables, expected = case_of(names, 400, 400, 400, dtype=found)
         engine, largest = Watching(tables, bool(short)), max(len(t["groups"]) for t in tables)
-        whole = pd.concat(pieces).groupby("k").x.agg(["sum", "first", "count"])
         monkeypatch.setattr(merging, "engine_of", lambda _, engine=engine: engine)
         if way == "combined":
-            made = merging.combined(tables, plan, owned=bool(owned))
-            result = merging.finalized([made], plan, whole.iloc[:0])
+            partial = merging.combined(tables, plan, owned=bool(owned))
+            result = merging.finalized([partial], plan, expected.iloc[:0])
         else:
-            result = merging.finalized(tables, plan, whole.iloc[:0], owned=bool(owned))
-        pd.testing.assert_frame_equal(result, whole)
+            result = merging.finalized(tables, plan, expected.iloc[:0], owned=bool(owned))
+        pd.testing.assert_frame_equal(result, expected)
         # the rows of the copy are more than there are groups
         assert engine.least[0] == (largest if owned and not short else None)
         # what is brought to another dtype is a table of its own
         assert engine.seen[0] == there or found == "float64"
         # those that others replace are not kept where they are owned
         emptied = bool(owned) and (not short or found == "float64")
-        assert ([each == {} for each in tables] == [True] * 3) == emptied
+        assert ([table == {} for table in tables] == [True] * 3) == emptied
 
 
 @pytest.mark.parametrize("way", ["combine", "finalize"])
 def test_a_copy_of_partials_is_merged_in_parts_where_memory_lacks(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = plan_of(("sum", "first", "count"), True, True)
-    pieces = [frame(400, seed) for seed in range(3)]
-    tables = [partial_of(inputs_of(piece, ["k"], plan), plan, host) for piece in pieces]
+    plan, _, tables, expected = case_of(("sum", "first", "count"), 400, 400, 400)
 
     class Small(Watching):
         def _several(self, tables: Any) -> Any:
-            if sum(len(each["groups"]) for each in tables) > 30:
+            if sum(len(table["groups"]) for table in tables) > 30:
                 raise MemoryError("Requested bytes 1")
             return super()._several(tables)
 
     engine = Small(tables)
     monkeypatch.setattr(merging, "engine_of", lambda _: engine)
-    whole = pd.concat(pieces).groupby("k").x.agg(["sum", "first", "count"])
     if way == "combine":
-        made = host.finalize([merging.combined(tables, plan, owned=True)], plan, whole.iloc[:0])
+        partial = merging.combined(tables, plan, owned=True)
+        result = host.finalize([partial], plan, expected.iloc[:0])
     else:
-        made = merging.finalized(tables, plan, whole.iloc[:0], owned=True)
-    pd.testing.assert_frame_equal(made.sort_index(), whole)
+        result = merging.finalized(tables, plan, expected.iloc[:0], owned=True)
+    pd.testing.assert_frame_equal(result.sort_index(), expected)
     # at once, twice; then parts of which no more is known
     assert engine.least == [20, 20, *[0] * by_parts.PARTS]
+
+
+def distinct_groups(rows: int, keys: list[str]) -> tuple[Plan, Any]:
+    """A plan and the partial of rows that all are groups of their own."""
+    pdf = pd.DataFrame({"k": np.arange(rows), "t": np.arange(rows) % 9, "x": 1})
+    columns = [Column(label, dtype) for label, dtype in pdf.dtypes.items()]
+    requested = [Requested("x", "sum", "x")]
+    by = columns[: len(keys)]
+    plan = make_plan(by, columns, requested, dropna=True, observed=True, sort=False)
+    return plan, partial_of(inputs_of(pdf, keys, plan), plan, host)
 
 
 @pytest.mark.parametrize("tables", [1, 5, 40])
@@ -276,11 +290,7 @@ def test_a_large_table_is_divided_by_slices_of_its_rows(
     tables: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To divide a table takes more than twice its memory, of which there is none."""
-    pdf = pd.DataFrame({"k": np.arange(4_000), "x": np.arange(4_000)})
-    columns = [Column(label, dtype) for label, dtype in pdf.dtypes.items()]
-    asked = [Requested("x", "sum", "x")]
-    plan = make_plan(columns[:1], columns, asked, dropna=True, observed=True, sort=False)
-    whole = partial_of(inputs_of(pdf, ["k"], plan), plan, host)
+    plan, partial = distinct_groups(4_000, ["k"])
     real, divided = host.split, []
 
     def split(rows: Any, *given: Any) -> Any:
@@ -288,10 +298,10 @@ def test_a_large_table_is_divided_by_slices_of_its_rows(
         return real(rows, *given)
 
     monkeypatch.setattr(host, "split", split)
-    pieces = by_parts.parts_on_host(host, [dict(whole) for _ in range(tables)], plan, 16)
+    pieces = by_parts.parts_on_host(host, [dict(partial) for _ in range(tables)], plan, 16)
     assert max(divided) * min(-(-16 // tables), 16) <= 4_000 + 16
-    found = [piece["groups"] for bring in pieces for piece in bring()]
-    assert sum(map(len, found)) == tables * 4_000
+    got = [piece["groups"] for bring in pieces for piece in bring()]
+    assert sum(map(len, got)) == tables * 4_000
     for bring in pieces:
         for piece in bring():  # in the order of the rows
             assert piece["groups"]["k0"].is_monotonic_increasing
@@ -302,15 +312,10 @@ def test_a_large_table_is_divided_by_slices_of_its_rows(
 def test_groups_of_one_output_are_divided_into_even_parts(outputs: int, keys: list[str]) -> None:
     """The outputs of an exchange are by the same hash."""
     groups = 200 * outputs * by_parts.PARTS
-    pdf = pd.DataFrame({"k": np.arange(groups), "t": np.arange(groups) % 9, "x": 1})
-    columns = [Column(label, dtype) for label, dtype in pdf.dtypes.items()]
-    asked = [Requested("x", "sum", "x")]
-    by = columns[: len(keys)]
-    plan = make_plan(by, columns, asked, dropna=True, observed=True, sort=False)
-    whole = partial_of(inputs_of(pdf, keys, plan), plan, host)
-    piece = host.split(whole, plan, outputs)[1]
+    plan, partial = distinct_groups(groups, keys)
+    piece = host.split(partial, plan, outputs)[1]
     pieces = by_parts.parts_on_host(host, [piece], plan, by_parts.PARTS)
-    rows = [sum(len(each["groups"]) for each in bring()) for bring in pieces]
+    rows = [sum(len(table["groups"]) for table in bring()) for bring in pieces]
     assert sum(rows) == len(piece["groups"])
     assert min(rows) > 100
     assert max(rows) < 400
@@ -377,9 +382,9 @@ class TestAsFound:
     def test_a_column_has_a_dtype_of_its_own(self, case: str):
         values, promised, dtype, reported = AS_FOUND[case]
         values.index = values.index + 3
-        got, found = as_found(values, dtype_of(promised), engine)
+        got, result = as_found(values, dtype_of(promised), engine)
         assert got.dtype == dtype_of(dtype)
-        assert found == dtype_of(reported)
+        assert result == dtype_of(reported)
         pd.testing.assert_index_equal(got.index, values.index)
 
     def test_as_promised(self):
@@ -390,12 +395,12 @@ class TestAsFound:
     def test_times_among_objects_keep_their_own_unit(self, make: Any):
         promised = "datetime64[s]" if make is pd.Timestamp else "timedelta64[s]"
         values = of_objects(make(1, unit="s"), None, make(5, unit="ms"))
-        got, found = as_found(values, dtype_of(promised), engine)
+        got, result = as_found(values, dtype_of(promised), engine)
         # durations stay objects for their sum, and are durations for all else
         assert (got.dtype == object) == (make is pd.Timedelta)
-        got = durations(got, found)
-        assert got.dtype == found != dtype_of(promised)  # milliseconds do not fit the promise
-        assert found.kind == dtype_of(promised).kind
+        got = durations(got, result)
+        assert got.dtype == result != dtype_of(promised)  # milliseconds do not fit the promise
+        assert result.kind == dtype_of(promised).kind
 
 
 @pytest.mark.parametrize(
@@ -427,38 +432,7 @@ def test_common_dtype(dtypes: list[Any], expected: Any):
     assert common_dtype(dtypes) == dtype_of(expected)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "expected"),
-    [("int8", "Int8"), ("uint64", "UInt64"), ("bool", "boolean"), ("f8", "f8")],
-)
-def test_nullable(dtype: str, expected: str):
-    assert nullable(np.dtype(dtype)) == dtype_of(expected)
-
-
-class TestRetypedPlans:
-    def test_states_are_those_of_the_dtype(self):
-        plan = plan_by("int64", "sum", "mean")
-        assert [s.state for s in plan.states] == ["isum", "fsum", "count"]
-        floats = retyped(plan, [np.dtype("float64")])
-        assert [s.state for s in floats.states] == ["fsum", "count"]
-        assert [o.states for o in floats.outputs] == [(0,), (0, 1)]
-        assert floats.found == {0}
-
-    def test_what_an_aggregation_does_not_accept_keeps_its_states(self):
-        plan = plan_by("int64", "mean")
-        assert retyped(plan, [np.dtype(object)]).states == plan.states
-
-
 class TestSources:
-    def test_states_are_found_by_the_outputs_that_they_serve(self):
-        names = ("sum", "mean", "min", "var", "count")
-        own, together = plan_by("int64", *names), plan_by("float64", *names)
-        source = sources(own, together)
-        states = {own.states[i].state: together.states[j].state for j, i in source.items()}
-        # the sum of floats serves sum and mean
-        assert states == {"fsum": "fsum", "count": "count", "min": "min", "moments": "moments"}
-        assert sources(plan_by("int64", "sum"), plan_by("float64", "sum")) == {0: 0}
-
     @pytest.mark.parametrize("other", ["int64", "m8[s]"])
     def test_states_of_other_fields_or_units_do_not_merge(self, other: str):
         with pytest.raises(TypeError, match=r"column 'v'.*cannot be aggregated"):
@@ -475,8 +449,8 @@ def test_sums_in_halves_take_another_unit(ticks: int, ratio: int, more: int):
     # the lower half of several partials together has more than 32 bits
     high = pd.Series([(total >> 32) - more])
     low = pd.Series([(total & (2**32 - 1)) + (more << 32)])
-    made = rescaled(high, low, ratio)
-    assert (int(made["hi"][0]) << 32) + int(made["lo"][0]) == total * ratio
+    result = rescaled(high, low, ratio)
+    assert (int(result["hi"][0]) << 32) + int(result["lo"][0]) == total * ratio
 
 
 def found_partial(plan: Plan, keys: list[int], values: pd.Series) -> dict[str, Any]:
@@ -487,16 +461,6 @@ def found_partial(plan: Plan, keys: list[int], values: pd.Series) -> dict[str, A
 
 
 class TestUnify:
-    def test_of_one_kind_nothing_is_done(self):
-        plan = plan_by("int64", "sum")
-        partials = [
-            found_partial(plan, [1], pd.Series([1])),
-            found_partial(plan, [2], pd.Series([5])),
-        ]
-        tables, together, dtypes = unify(partials, plan, engine)
-        assert tables == partials
-        assert (together, dtypes) == (plan, None)
-
     def test_states_of_two_plans_get_one_layout(self):
         plan = plan_by("int64", "sum", "mean", "max")
         partials = [
@@ -545,17 +509,3 @@ class TestUnify:
         ]
         with pytest.raises(TypeError, match=r"column 'v'.*datetime64\[ns\].*object"):
             unify(partials, plan, engine)
-
-
-def test_comoments_of_several_dtypes():
-    columns = [Column("v", np.dtype("int64"))]
-    key = [Column("k", np.dtype("int64"))]
-    plan = make_matrix_plan(key, columns, "cov", (), dropna=True, observed=True, sort=True)
-    parts = [pd.Series([-3, 7, 0]), pd.Series([np.nan] * 3), pd.Series([1.0, np.nan, 2.0])]
-    partials = [found_partial(plan, [0, 0, 1], values) for values in parts]
-    meta = pd.DataFrame({"v": [0.0]}, pd.MultiIndex.from_tuples([(0, "v")])).iloc[:0]
-    tables, together, _ = unify(partials, plan, engine)
-    frame = pd.DataFrame({"k": [0, 0, 1] * 3, "v": pd.concat(parts, ignore_index=True)})
-    expected = frame.groupby("k").cov()
-    got = engine.finalize(tables, together, meta)
-    assert np.allclose(got["v"].to_numpy(), expected["v"].to_numpy())

@@ -24,6 +24,13 @@ import dask_gpuagg
 from dask_gpuagg.tasks.parquet import _in_dictionaries, as_read
 
 
+def same_as_stock(query: Any) -> None:
+    expected = query.compute().sort_index()
+    with dask_gpuagg.enabled():
+        result = query.compute().sort_index()
+    pd.testing.assert_series_equal(result, expected)
+
+
 def of_every_kind(rows: int = 50) -> pd.DataFrame:
     numbers = np.arange(rows)
     null = [None if i % 7 == 0 else i for i in range(rows)]
@@ -72,13 +79,13 @@ def test_a_partition_is_as_dask_makes_it(
 ) -> None:
     if options == "row groups" and filesystem == "arrow":
         pytest.skip("Dask does not split files there")
-    whole = of_every_kind()
+    data = of_every_kind()
     if named:
-        whole = whole.set_index(pd.Index([f"r{i}" for i in range(len(whole))], name="label"))
-    whole.to_parquet(tmp_path / "0.parquet", row_group_size=9)
+        data = data.set_index(pd.Index([f"r{i}" for i in range(len(data))], name="label"))
+    data.to_parquet(tmp_path / "0.parquet", row_group_size=9)
     # Dask adds to the arguments that it is given
-    given = copy.deepcopy(OPTIONS[options])
-    ddf = dd.read_parquet(tmp_path, filesystem=filesystem, **given)
+    settings = copy.deepcopy(OPTIONS[options])
+    ddf = dd.read_parquet(tmp_path, filesystem=filesystem, **settings)
     expr = ddf.optimize(fuse=False).expr
     for i in range(expr.npartitions):
         task = expr._task((expr._name, i), i)
@@ -89,28 +96,28 @@ def test_a_partition_is_as_dask_makes_it(
 @pytest.mark.parametrize("filesystem", ["fsspec", "arrow"])
 def test_columns_stay_where_they_were_read(tmp_path: Path, filesystem: str) -> None:
     rows = 100_000
-    whole = pd.DataFrame({"k": np.arange(rows), "v": np.random.default_rng(0).random(rows)})
-    whole.to_parquet(tmp_path / "0.parquet")
+    data = pd.DataFrame({"k": np.arange(rows), "v": np.random.default_rng(0).random(rows)})
+    data.to_parquet(tmp_path / "0.parquet")
     expr = dd.read_parquet(tmp_path, filesystem=filesystem).optimize(fuse=False).expr
     task = expr._task((expr._name, 0), 0)
     before = pa.total_allocated_bytes()
-    kept = as_read(task)()
+    remaining = as_read(task)()
     assert pa.total_allocated_bytes() - before >= 2 * 8 * rows
-    pd.testing.assert_frame_equal(kept, whole)
+    pd.testing.assert_frame_equal(remaining, data)
 
 
 @pytest.mark.parametrize("options", ["nothing", "columns", "row groups", "filters", "no index"])
 def test_text_keys_are_dictionaries(tmp_path: Path, options: str) -> None:
     rows = 9000
-    whole = pd.DataFrame(
+    data = pd.DataFrame(
         {
             "int": np.arange(rows),
             "text": np.where(np.arange(rows) % 5, np.arange(rows) % 30, -1).astype(str),
             "float": np.arange(rows) / 7,
         }
     )
-    whole.loc[::11, "text"] = None
-    whole.to_parquet(tmp_path / "0.parquet", row_group_size=3000)
+    data.loc[::11, "text"] = None
+    data.to_parquet(tmp_path / "0.parquet", row_group_size=3000)
     ddf = dd.read_parquet(tmp_path, **copy.deepcopy(OPTIONS[options]))
     expr = ddf.optimize(fuse=False).expr
     for i in range(expr.npartitions):
@@ -147,8 +154,8 @@ def test_text_of_which_a_file_has_the_differences(tmp_path: Path, encoding: str)
         path = tmp_path / f"{i}.parquet"
         pq.write_table(table, path, use_dictionary=False, column_encoding={"s": encoding})
     with dask_gpuagg.enabled():
-        made = dd.read_parquet(tmp_path).groupby("s").x.sum().compute()
-    assert made.to_dict() == {"a": 2 * 999_000, "b": 2 * 1_000_000}
+        result = dd.read_parquet(tmp_path).groupby("s").x.sum().compute()
+    assert result.to_dict() == {"a": 2 * 999_000, "b": 2 * 1_000_000}
 
 
 @pytest.mark.parametrize("files", [[0], [0, 1], [1, 0, 0, 1]])
@@ -159,8 +166,8 @@ def test_files_without_row_groups(tmp_path: Path, files: list[int]) -> None:
             for _ in range(row_groups):
                 writer.write_table(table)
     with dask_gpuagg.enabled():
-        made = dd.read_parquet(tmp_path).groupby("s").x.count().compute()
-    assert made.to_dict() == {s: 1000 * sum(files) for s in "ab" if any(files)}
+        result = dd.read_parquet(tmp_path).groupby("s").x.count().compute()
+    assert result.to_dict() == {s: 1000 * sum(files) for s in "ab" if any(files)}
 
 
 @pytest.mark.parametrize("options", [{"split_row_groups": 2}, {"blocksize": "250KB"}])
@@ -171,11 +178,7 @@ def test_files_with_and_without_dictionaries_in_one_partition(
         rng = np.random.default_rng(i)
         frame = pd.DataFrame({"s": rng.choice(["a", "bb", "c"], 3000), "x": rng.random(3000)})
         frame.to_parquet(tmp_path / f"{i}.parquet", use_dictionary=bool(i % 2), row_group_size=1000)
-    rows = dd.read_parquet(tmp_path, aggregate_files=True, **options)
-    expected = rows.groupby("s").x.sum().compute().sort_index()
-    with dask_gpuagg.enabled():
-        made = rows.groupby("s").x.sum().compute().sort_index()
-    pd.testing.assert_series_equal(made, expected)
+    same_as_stock(dd.read_parquet(tmp_path, aggregate_files=True, **options).groupby("s").x.sum())
 
 
 @pytest.mark.parametrize("options", [{"split_row_groups": 4}, {"blocksize": "40KB"}])
@@ -188,11 +191,7 @@ def test_rows_of_several_pieces_are_numbered_together(
         frame.to_parquet(tmp_path / f"{i}.parquet", index=False, row_group_size=100)
     rows = dd.read_parquet(tmp_path, aggregate_files=True, **options)
     for key in (lambda label: label % 7, rows.index % 7):
-        query = rows.groupby(key).x.sum()
-        expected = query.compute().sort_index()
-        with dask_gpuagg.enabled():
-            made = query.compute().sort_index()
-        pd.testing.assert_series_equal(made, expected)
+        same_as_stock(rows.groupby(key).x.sum())
 
 
 @pytest.mark.parametrize("columns", [["int", "float"], "float"])
@@ -213,13 +212,13 @@ def test_files_of_cudf_are_read_by_the_engine_of_the_device(
     read = dd.read_parquet(tmp_path, engine=CudfEngine)[columns]
     (node,) = read.expr.simplify().find_operations(ReadParquet)
     task = node._task((node._name, 0), 0)
-    made = as_read(task)
-    assert ReadOnStreams in [part.func.engine for part in readers_in(made)]
+    result = as_read(task)
+    assert ReadOnStreams in [part.func.engine for part in readers_in(result)]
     assert CudfEngine in [part.func.engine for part in readers_in(task)]
-    assert made.key == task.key
+    assert result.key == task.key
     check = pd.testing.assert_series_equal if task({}).ndim == 1 else pd.testing.assert_frame_equal
-    check(made({}), task({}))
-    (ours_reads,) = [part.func for part in readers_in(made)]
+    check(result({}), task({}))
+    (ours_reads,) = [part.func for part in readers_in(result)]
     assert not len(ours_reads.meta.columns), "cuDF's metadata would travel to the worker"
 
 

@@ -17,8 +17,8 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg import enabled
-from dask_gpuagg.frontend import logical
+from dask_gpuagg.decomposition import make_plan
+from dask_gpuagg.plan import Column, Requested
 from dask_gpuagg.streaming import choice
 from dask_gpuagg.streaming.batches import Sizes
 from dask_gpuagg.tasks import partials
@@ -30,51 +30,26 @@ from tests.streaming.fake import FakeDevice
 ROWS = 400_000
 
 
-@pytest.fixture
-def query() -> tuple[pd.DataFrame, Any]:
-    """Rows, and what is asked of them as Dask has read it."""
+@pytest.mark.parametrize("most", [ROWS, ROWS // 2, ROWS // 4 + 1])
+def test_halves_where_memory_does_not_suffice(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(5)
-    frame = pd.DataFrame({"k": rng.integers(0, 50, ROWS), "v": rng.integers(0, 9, ROWS)})
-    with enabled():
-        read = logical.read(
-            dd.from_pandas(frame, npartitions=1).groupby("k").agg({"v": "sum"}).expr
-        )
-    assert read is not None
-    return frame, read
-
-
-def test_nothing_is_cut_where_memory_suffices(
-    query: tuple[pd.DataFrame, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def cut(*_: Any) -> Any:
-        raise AssertionError("rows were cut for nothing")
-
-    monkeypatch.setattr(Inputs, "rows", cut)
-    frame, read = query
-    assert len(partials_of([inputs_of(frame, ["k"], read.plan)], read.plan)) == 1
-
-
-@pytest.mark.parametrize("most", [ROWS // 2, ROWS // 4 + 1])
-def test_halves_where_memory_does_not_suffice(
-    most: int, query: tuple[pd.DataFrame, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    frame, read = query
-    whole, seen = partials.partial_of, []
+    rows = pd.DataFrame({"k": rng.integers(0, 50, ROWS), "v": rng.integers(0, 9, ROWS)})
+    columns = [Column(label, dtype) for label, dtype in rows.dtypes.items()]
+    requested, meta = [Requested("v", "sum", "v")], rows.iloc[:0].set_index("k")
+    plan = make_plan(columns[:1], columns, requested, dropna=True, observed=True, sort=True)
+    partial_of, sizes = partials.partial_of, []
 
     def small(inputs: Inputs, *more: Any) -> Any:
         if len(inputs) > most:
             raise MemoryError("too many rows")
-        seen.append(len(inputs))
-        return whole(inputs, *more)
+        sizes.append(len(inputs))
+        return partial_of(inputs, *more)
 
     monkeypatch.setattr(partials, "partial_of", small)
-    made = partials_of([inputs_of(frame, ["k"], read.plan)], read.plan)
-    assert sum(seen) == ROWS
-    assert len(made) == len(seen) == (2 if most == ROWS // 2 else 4)
-    found = finalized(made, read.plan, read.meta)
-    pd.testing.assert_frame_equal(
-        found.sort_index(), frame.groupby("k").agg({"v": "sum"}), check_dtype=False
-    )
+    reduced = partials_of([inputs_of(rows, ["k"], plan)], plan)
+    assert sum(sizes) == ROWS
+    assert len(reduced) == len(sizes) == -(-ROWS // most)
+    pd.testing.assert_frame_equal(finalized(reduced, plan, meta), rows.groupby("k").sum())
 
 
 ASKED = {
@@ -89,24 +64,24 @@ ASKED = {
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDevice]:
-    made = FakeDevice(Sizes(1 << 14, 1 << 20))
+    fake = FakeDevice(Sizes(1 << 14, 1 << 20))
     module = ModuleType("dask_gpuagg.streaming.gpu")
 
     @contextmanager
     def exclusive() -> Iterator[FakeDevice]:
-        yield made
+        yield fake
 
     module.exclusive = exclusive  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(choice, "obstacle", lambda: None)
-    given = {"gpuagg.engine": "device", "gpuagg.fallback": "raise", "scheduler": "synchronous"}
-    with dask.config.set(given), dask_gpuagg.enabled():
-        yield made
+    settings = {"gpuagg.engine": "device", "gpuagg.fallback": "raise", "scheduler": "synchronous"}
+    with dask.config.set(settings), dask_gpuagg.enabled():
+        yield fake
 
 
 def frame(rows: int = 5_000) -> pd.DataFrame:
     rng = np.random.default_rng(0)
-    made = pd.DataFrame({
+    columns = pd.DataFrame({
         "k": rng.integers(0, 90, rows), "f": rng.normal(size=rows),
         "g": rng.normal(size=rows).astype("float32"), "i": rng.integers(-3, 4, rows, "int16"),
         "b": rng.random(rows) < 0.8,
@@ -114,34 +89,34 @@ def frame(rows: int = 5_000) -> pd.DataFrame:
         "d": rng.integers(-(10**6), 10**6, rows).astype("m8[ns]"),
     })  # fmt: skip
     for label, share in (("f", 0.2), ("g", 0.1), ("t", 0.1), ("d", 0.1)):
-        made.loc[rng.random(rows) < share, label] = None
-    made["text"] = pd.Series(rng.choice(["a", "bb", ""], rows), dtype="str")
-    made.loc[rng.random(rows) < 0.1, "text"] = None
-    made["kind"] = pd.Categorical.from_codes(rng.integers(-1, 3, rows), ["x", "y", "z"])
-    made["when"] = made["t"].dt.floor("D").dt.tz_localize("Asia/Tokyo")
-    return made
+        columns.loc[rng.random(rows) < share, label] = None
+    columns["text"] = pd.Series(rng.choice(["a", "bb", ""], rows), dtype="str")
+    columns.loc[rng.random(rows) < 0.1, "text"] = None
+    columns["kind"] = pd.Categorical.from_codes(rng.integers(-1, 3, rows), ["x", "y", "z"])
+    columns["when"] = columns["t"].dt.floor("D").dt.tz_localize("Asia/Tokyo")
+    return columns
 
 
 @pytest.mark.parametrize("keys", [["k"], ["text"], ["kind", "b"], ["when"], ["f", "k"]])
 @pytest.mark.parametrize(("dropna", "persisted"), [(True, True), (False, False)])
 def test_pandas_groups(keys: list[str], dropna: bool, persisted: bool, device: FakeDevice) -> None:
-    whole = frame()
-    collection = dd.from_pandas(whole, npartitions=4)
+    data = frame()
+    collection = dd.from_pandas(data, npartitions=4)
     collection = collection.persist() if persisted else collection
     flags: Any = {"dropna": dropna, "observed": True, "sort": True}
-    asked = {c: names for c, names in ASKED.items() if c not in keys}
-    ours = collection.groupby(keys, **flags).agg(asked).compute()
-    assert_same(ours, whole.groupby(keys, **flags).agg(asked), rtol=1e-5, atol=1e-5)
+    requested = {c: names for c, names in ASKED.items() if c not in keys}
+    ours = collection.groupby(keys, **flags).agg(requested).compute()
+    assert_same(ours, data.groupby(keys, **flags).agg(requested), rtol=1e-5, atol=1e-5)
     assert any(line.startswith("load") for line in device.log)
     assert device.streams == 1
 
 
 def test_files(device: FakeDevice, tmp_path: Path) -> None:
-    whole = frame()[["k", "f", "i", "text"]]
-    dd.from_pandas(whole, npartitions=6).to_parquet(tmp_path)
+    data = frame()[["k", "f", "i", "text"]]
+    dd.from_pandas(data, npartitions=6).to_parquet(tmp_path)
     collection = dd.read_parquet(tmp_path)
     ours = collection.groupby("text", sort=True).agg({"f": ["sum", "max"], "i": "mean"}).compute()
-    theirs = whole.groupby("text").agg({"f": ["sum", "max"], "i": "mean"})
+    theirs = data.groupby("text").agg({"f": ["sum", "max"], "i": "mean"})
     assert_same(ours, theirs, rtol=1e-9, atol=1e-9)
     assert device.streams == 1
 
@@ -151,9 +126,9 @@ def test_partitions_unlike_the_metadata_are_the_hosts(device: FakeDevice) -> Non
         odd = partition_info is not None and partition_info["number"] == 1
         return part.assign(i=part["i"].astype("float64") + 0.5) if odd else part
 
-    whole = frame(3_000)
-    collection = dd.from_pandas(whole, npartitions=3)
-    mapped = collection.map_partitions(changed, meta=whole.iloc[:0])
+    data = frame(3_000)
+    collection = dd.from_pandas(data, npartitions=3)
+    mapped = collection.map_partitions(changed, meta=data.iloc[:0])
     ours = mapped.groupby("k", sort=True).i.agg(["sum", "count"]).compute()
     parts = [
         changed(p, {"number": n}) for n, p in enumerate(dask.compute(*collection.to_delayed()))
@@ -176,8 +151,8 @@ def test_persisted_partitions_are_one_task_and_explain_says_where(device: FakeDe
 
 
 def test_a_reason_is_warned_of_once_and_the_host_answers() -> None:
-    whole = frame(1_000)
-    collection = dd.from_pandas(whole, npartitions=2)
+    data = frame(1_000)
+    collection = dd.from_pandas(data, npartitions=2)
     choice._warn.cache_clear()
     with dask_gpuagg.enabled(), dask.config.set({"gpuagg.engine": "device"}):
         with pytest.warns(dask_gpuagg.FallbackWarning, match="whole groups of host partitions"):
@@ -185,21 +160,21 @@ def test_a_reason_is_warned_of_once_and_the_host_answers() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             collection.groupby("k").f.median().compute(scheduler="sync")
-    assert_same(ours, whole.groupby("k").f.median(), rtol=1e-12)
+    assert_same(ours, data.groupby("k").f.median(), rtol=1e-12)
 
 
 def test_without_a_gpu_the_reason_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "obstacle", lambda: "no CUDA driver (none)")
     collection = dd.from_pandas(frame(100), npartitions=2)
-    given = {"gpuagg.engine": "device", "gpuagg.fallback": "raise", "scheduler": "synchronous"}
-    with dask_gpuagg.enabled(), dask.config.set(given):
+    settings = {"gpuagg.engine": "device", "gpuagg.fallback": "raise", "scheduler": "synchronous"}
+    with dask_gpuagg.enabled(), dask.config.set(settings):
         # tasks of the host engine, as many as without the setting
         text = str(dask_gpuagg.explain(collection.groupby("k").f.sum()))
         assert "host: no CUDA driver" in text
         assert "2 partial" in text
     with (
         dask_gpuagg.enabled(),
-        dask.config.set(given),
+        dask.config.set(settings),
         pytest.raises(dask_gpuagg.UnsupportedGroupBy, match="'device', but no CUDA driver"),
     ):
         collection.groupby("k").f.sum().compute()
@@ -216,9 +191,9 @@ def test_without_a_gpu_the_reason_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_reasons(by: str, asked: Any, reason: str, device: FakeDevice) -> None:
-    whole = frame(100).assign(o=lambda f: f["k"].astype(object), n=lambda f: f["k"].astype("Int64"))
+    data = frame(100).assign(o=lambda f: f["k"].astype(object), n=lambda f: f["k"].astype("Int64"))
     with dask.config.set({"dataframe.convert-string": False}):
-        collection = dd.from_pandas(whole, npartitions=2)
+        collection = dd.from_pandas(data, npartitions=2)
         with pytest.raises(dask_gpuagg.UnsupportedGroupBy, match=reason):
             collection.groupby(by).agg(asked).compute()
 
@@ -229,12 +204,12 @@ def test_batches_are_small_beside_the_memory_of_a_worker(
 ) -> None:
     worker = SimpleNamespace(memory_manager=SimpleNamespace(memory_limit=limit))
     monkeypatch.setattr(partials, "this_task", lambda: (worker, "key"))
-    whole = frame(6_000)[["k", "f"]]
-    ours = dd.from_pandas(whole, npartitions=3).groupby("k", sort=True).f.sum().compute()
-    assert_same(ours, whole.groupby("k").f.sum(), rtol=1e-9, atol=1e-9)
+    data = frame(6_000)[["k", "f"]]
+    ours = dd.from_pandas(data, npartitions=3).groupby("k", sort=True).f.sum().compute()
+    assert_same(ours, data.groupby("k").f.sum(), rtol=1e-9, atol=1e-9)
     rows = [int(line.split()[1]) for line in device.log if line.startswith("load")]
     assert max(rows) <= (4_000 if limit else 1 << 14) / 16
-    assert sum(rows) == len(whole)
+    assert sum(rows) == len(data)
 
 
 def test_without_pinned_memory_the_host_groups(
@@ -245,9 +220,9 @@ def test_without_pinned_memory_the_host_groups(
         yield None
 
     monkeypatch.setattr(sys.modules["dask_gpuagg.streaming.gpu"], "exclusive", nothing)
-    whole = frame(2_000)
-    collection = dd.from_pandas(whole, npartitions=3)
+    data = frame(2_000)
+    collection = dd.from_pandas(data, npartitions=3)
     ours = collection.groupby("k", sort=True).f.agg(["sum", "count"]).compute()
-    assert_same(ours, whole.groupby("k").f.agg(["sum", "count"]), rtol=1e-9, atol=1e-9)
+    assert_same(ours, data.groupby("k").f.agg(["sum", "count"]), rtol=1e-9, atol=1e-9)
     assert device.log == []
     assert "the host has no pinned memory left" in str(dask_gpuagg.fallbacks())

@@ -23,7 +23,7 @@ from distributed import Client, get_worker, wait
 
 import dask_gpuagg
 from dask_gpuagg.decomposition import make_plan
-from dask_gpuagg.plan import Column, Requested
+from dask_gpuagg.plan import Column, Plan, Requested
 from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupByPartial
 from dask_gpuagg.reporting.runs import rows_done, task
 from dask_gpuagg.tasks import partials as module
@@ -41,10 +41,10 @@ def _planned() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("files")
+    directory = tmp_path_factory.mktemp("files")
     for i, part in enumerate(np.array_split(np.arange(len(frame())), FILES)):
-        frame().iloc[part].to_parquet(made / f"{i}.parquet")
-    return made
+        frame().iloc[part].to_parquet(directory / f"{i}.parquet")
+    return directory
 
 
 def parts(run: Any, number: int) -> list[Any]:
@@ -113,7 +113,7 @@ def test_partitions_come_in_order_and_few_wait(readers: int) -> None:
 
 def test_all_readers_work_while_a_partition_is_used() -> None:
     class Frame:
-        """What was read."""
+        """A partition that was read."""
 
     there: weakref.WeakSet[Frame] = weakref.WeakSet()
     begun = threading.Semaphore(0)
@@ -150,22 +150,22 @@ def test_a_partition_is_read_again_where_memory_lacked() -> None:
     """Once what the first reading held is released."""
 
     class Held:
-        """What a reading has allocated."""
+        """Memory that a reading has allocated."""
 
-    seen: list[weakref.ref[Held]] = []
+    references: list[weakref.ref[Held]] = []
 
     def read(i: int) -> int:
         held = Held()
-        if i == 3 and not seen:
-            seen.append(weakref.ref(held))
+        if i == 3 and not references:
+            references.append(weakref.ref(held))
             raise MemoryError("no memory for file 3")
-        if seen and i == 3:
-            assert seen[0]() is None
+        if references and i == 3:
+            assert references[0]() is None
         return i
 
     with reading(parts(read, 6), 2) as frames:
         assert [frame for frame, _ in frames] == list(range(6))
-    assert seen
+    assert references
 
 
 # of the process: a cluster in it gets copies of functions that are made inside of a test
@@ -194,6 +194,12 @@ def test_a_cancelled_task_stops_reading() -> None:
         assert len(READ) < 100
 
 
+def sums() -> Plan:
+    columns = [Column("k", np.dtype("int64")), Column("v", np.dtype("float64"))]
+    requested = [Requested("v", "sum", "v")]
+    return make_plan(columns[:1], columns, requested, dropna=True, observed=True, sort=False)
+
+
 def test_partials_are_merged_as_they_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_BYTES_OF_A_CALL", 1)
     monkeypatch.setattr(module, "_FEW_ROWS", 10)
@@ -205,16 +211,14 @@ def test_partials_are_merged_as_they_grow(monkeypatch: pytest.MonkeyPatch) -> No
         return combined(partials, plan, owned)
 
     monkeypatch.setattr(module, "combined", counted)
-    columns = [Column("k", np.dtype("int64")), Column("v", np.dtype("float64"))]
-    asked = [Requested("v", "sum", "v")]
-    plan = make_plan(columns[:1], columns, asked, dropna=True, observed=True, sort=False)
+    plan = sums()
     # every partition has rows of its own
-    whole = pd.DataFrame({"k": np.arange(3200), "v": np.arange(3200) / 7})
+    data = pd.DataFrame({"k": np.arange(3200), "v": np.arange(3200) / 7})
     progress = [rows_done()]
 
     def frames() -> Iterator[tuple[pd.DataFrame, list[str]]]:
         for i in range(0, 3200, 100):
-            yield whole.iloc[i : i + 100], ["k"]
+            yield data.iloc[i : i + 100], ["k"]
             progress.append(rows_done())
 
     with task(plan, "chunk") as done:
@@ -222,7 +226,7 @@ def test_partials_are_merged_as_they_grow(monkeypatch: pytest.MonkeyPatch) -> No
     # each partition is counted while the chunk runs
     assert [rows - progress[0] for rows in progress] == list(range(0, 3300, 100))
     got = merged["groups"].set_index("k0")["s0.sum"]
-    same(got.rename_axis("k").rename("v"), whole.set_index("k").v)
+    same(got.rename_axis("k").rename("v"), data.set_index("k").v)
     assert counts == [2, 4, 7, 13]  # at 200, 500, 1100 and 2300 rows
 
 
@@ -243,11 +247,8 @@ def test_a_heartbeat_that_reads_the_metrics_meanwhile(monkeypatch: pytest.Monkey
 def test_a_partition_lives_no_longer_than_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one is read when it is gone."""
     monkeypatch.setattr(module, "_BYTES_OF_A_CALL", 1)
-    columns = [Column("k", np.dtype("int64")), Column("x", np.dtype("float64"))]
-    plan = make_plan(
-        columns[:1], columns, [Requested("x", "sum", "x")], dropna=True, observed=True, sort=False
-    )
-    seen: list[weakref.ref[Labels]] = []
+    plan = sums()
+    references: list[weakref.ref[Labels]] = []
     read = module.inputs_of
 
     class Labels:
@@ -255,7 +256,7 @@ def test_a_partition_lives_no_longer_than_its_call(monkeypatch: pytest.MonkeyPat
 
     def inputs_of(*given: Any) -> Any:
         labels = Labels()
-        seen.append(weakref.ref(labels))
+        references.append(weakref.ref(labels))
         return replace(read(*given), index=labels)
 
     monkeypatch.setattr(module, "inputs_of", inputs_of)
@@ -263,11 +264,11 @@ def test_a_partition_lives_no_longer_than_its_call(monkeypatch: pytest.MonkeyPat
     def frames() -> Iterator[Any]:
         for i in range(4):
             gc.collect()
-            assert [of() for of in seen] == [None] * i
-            yield pd.DataFrame({"k": np.arange(9), "x": np.full(9, 1.0)}), ["k"]
+            assert [of() for of in references] == [None] * i
+            yield pd.DataFrame({"k": np.arange(9), "v": np.full(9, 1.0)}), ["k"]
 
-    made = module.partials_of_stream(frames(), plan, lambda *_, **__: None)
-    assert sum(float(partial["groups"]["s0.sum"].sum()) for partial in made) == 36.0
+    result = module.partials_of_stream(frames(), plan, lambda *_, **__: None)
+    assert sum(float(partial["groups"]["s0.sum"].sum()) for partial in result) == 36.0
 
 
 def test_chunks_of_a_cluster(folder: Path) -> None:

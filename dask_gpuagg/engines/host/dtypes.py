@@ -172,7 +172,7 @@ def key_as_text(key: Any, promised: Column) -> Any:
     """A key of the groups that was read as a dictionary of text, which was promised as text."""
     if not (is_dictionary(key.dtype) and isinstance(promised.dtype, pd.StringDtype)):
         return key
-    texts = pa.array(key)  # of no rows a chunked array, which only a cast decodes
+    texts = pa.array(key)  # a chunked array where there are no rows, which only a cast decodes
     return pd.array(texts.cast(texts.type.value_type), dtype=promised.dtype)
 
 
@@ -215,7 +215,7 @@ def categories_of(values: Any, promised: Any) -> pd.Categorical:
     """
     series = pd.Series(values)
     distinct = pd.Index(series.dropna().unique().tolist())
-    with suppress(TypeError):  # what cannot be compared comes in order of appearance
+    with suppress(TypeError):  # values that cannot be compared come in order of appearance
         distinct = distinct.sort_values()
     return pd.Categorical(series, categories=distinct if len(distinct) else promised.categories[:0])
 
@@ -242,7 +242,11 @@ def natural_dtype(output: Output, dtype: Any, promised: Any) -> Any:
     try:
         method = getattr(row.groupby([0]), REGISTRY[output.aggregation].exact or output.aggregation)
         return method(**dict(output.parameters)).dtype
-    except (TypeError, NotImplementedError, ArithmeticError):  # what pandas refuses by dtype
+    except (
+        TypeError,
+        NotImplementedError,
+        ArithmeticError,
+    ):  # pandas has no such aggregation of the dtype
         return None
 
 
@@ -285,8 +289,8 @@ def conform(values: Any, dtype: Any, output: Output) -> Any:
         # like pandas: int8 sums stay int8 where every group's sum fits, else 64 bit
         return _narrowed(series, dtype)
     if promised in ("int", "uint", "bool") and isinstance(dtype, np.dtype) and series.isna().any():
-        # a null has no place in the promised dtype: masked values of partitions that held objects,
-        # of which pandas would have made objects too
+        # a null has no place in the promised dtype: pandas, too, would have made objects of masked
+        # values of partitions that held objects
         if isinstance(series.dtype, np.dtype):
             return series.array
         return series.astype(object).where(series.notna(), None).array

@@ -63,7 +63,7 @@ T = TypeVar("T")
 # from this many columns on, those of one dtype are joined in memory
 _JOINED_COLUMNS = 5
 _JOINED_VALUES = 1 << 20
-# and from this many on, they are joined before pandas has them
+# from this many on, they are joined before pandas has them
 _MANY_COLUMNS = 32
 # classes of keys and fields that no merge changes
 _PLAIN = frozenset((*NUMERIC, *TEMPORAL, "category", "string"))
@@ -92,13 +92,13 @@ def partial(
             keys, index = [k[valid] for k in keys], index[valid]
     dropna = plan.dropna and not plan.drops_late and plan.shape != "values"
     groups = group(keys, dropna)
-    if groups.kept is not None:
+    if groups.has_group is not None:
         if isinstance(columns, Columns):
-            columns = columns.where(groups.kept)
+            columns = columns.where(groups.has_group)
         else:
-            columns = [c[groups.kept] for c in columns]
-        index = index[groups.kept]
-        keys = [k[groups.kept] for k in keys]
+            columns = [c[groups.has_group] for c in columns]
+        index = index[groups.has_group]
+        keys = [k[groups.has_group] for k in keys]
     if groups.n == 0:
         keys = [key_of_no_group(*pair) for pair in zip(all_keys, promised, strict=True)]
         groups = replace(groups, keys=[key.array for key in keys])
@@ -130,20 +130,20 @@ def partial(
 def combine(partials: Sequence[Partial], plan: Plan, owned: bool = False) -> Partial:
     """Merge partials into one of the same layout; see ``Engine.combine``."""
     tables: Partial = {}
-    for kept in plan.tables:
-        table = stack(alike([p[kept.name] for p in partials], plan))
-        if kept.kind is not Kind.WHOLE:
+    for layout in plan.tables:
+        table = stack(alike([p[layout.name] for p in partials], plan))
+        if layout.kind is not Kind.WHOLE:
             keys = keys_of(table)
             groups = group(keys, dropna=False)
-            if kept.kind is Kind.MERGEABLE:
+            if layout.kind is Kind.MERGEABLE:
                 fields = _merged_states(Reducer(groups.codes, groups.n), table, plan)
                 table = _table(groups.keys, fields)
-            elif kept.kind is Kind.DISTINCT:
+            elif layout.kind is Kind.DISTINCT:
                 table = _distinct(groups, keys, table["v"])
             else:
-                codes, fields = _merged_sketch(kept.sketch, groups.codes, groups.n, table)
+                codes, fields = _merged_sketch(layout.sketch, groups.codes, groups.n, table)
                 table = _table([key.take(codes) for key in groups.keys], fields)
-        tables[kept.name] = table
+        tables[layout.name] = table
     return tables
 
 
@@ -162,7 +162,8 @@ def finalize(
         keys = [arrays.pop(f"k{i}") for i in range(len(plan.keys))]
         return finish_groups(keys, arrays, _no_table, plan, meta)
     tables = {
-        kept.name: stack(alike([p[kept.name] for p in partials], plan)) for kept in plan.tables
+        layout.name: stack(alike([p[layout.name] for p in partials], plan))
+        for layout in plan.tables
     }
     expected: list[Any] = []
     if not plan.observed and plan.shape != "values":
@@ -190,15 +191,15 @@ def finalize(
         n = len(keys[0])
     ends = np.cumsum([len(table) for table in tables.values()])[:-1]
     codes = dict(zip(tables, np.split(groups.codes, ends), strict=True))
-    for kept in plan.tables:
-        name, table = kept.name, tables[kept.name]
-        if kept.kind is Kind.DISTINCT:
+    for layout in plan.tables:
+        name, table = layout.name, tables[layout.name]
+        if layout.kind is Kind.DISTINCT:
             rows = first_rows(codes[name], n, table["v"])
             if len(rows) < len(table):
                 tables[name] = _table([], {"v": table["v"].array.take(rows)})
                 codes[name] = codes[name].take(rows)
-        elif kept.kind is Kind.SKETCH:
-            codes[name], fields = _merged_sketch(kept.sketch, codes[name], n, table)
+        elif layout.kind is Kind.SKETCH:
+            codes[name], fields = _merged_sketch(layout.sketch, codes[name], n, table)
             tables[name] = _table([], fields)
     reducers = {name: Reducer(codes[name], n) for name in tables}
     fields = {}
@@ -233,7 +234,7 @@ def finalize(
 
 def _is_plain(partial: Partial, plan: Plan) -> bool:
     """Whether a partial is groups alone, of numbers, times, categories and text of Arrow."""
-    if not plan.is_one_table or plan.shape != "groups" or not plan.observed or plan.found:
+    if not plan.is_one_table or plan.shape != "groups" or not plan.observed or plan.deviating:
         return False
     promised = [key.dtype for key in plan.keys]
     table = partial["groups"]
@@ -260,7 +261,7 @@ def _array(column: pd.Series, owned: bool) -> Any:
     return values
 
 
-# What the host has no need of.
+# Functions of the protocol that the host needs nothing for.
 
 
 def direct(parts: Sequence[Any], plan: Plan, meta: Any) -> None:

@@ -64,7 +64,7 @@ def finish_groups(
             values = _from_states(output, [states[f"s{s}"] for s in output.states], index)
         else:
             values = from_table(i, output)
-        if output.column in plan.found:
+        if output.column in plan.deviating:
             of_column = plan.columns[output.column].dtype
             if _is_nothing(values, of_column, promised):
                 values = pd.array([None] * len(values), dtype=promised)

@@ -29,12 +29,12 @@ import pyarrow as pa
 from dask_gpuagg.dtypes import TEMPORAL, dtype_class, is_plain
 from dask_gpuagg.engines.host import compiled, strings
 
-# of any integer type
+# arrays of any integer type
 Codes = npt.NDArray[Any]
 
 # up to this many slots, addressing directly is cheaper than hashing even for few rows
 _FEW_SLOTS = 1 << 16
-# and beyond that as long as the slots stay within this multiple of the rows
+# beyond that, as long as the slots stay within this multiple of the rows
 _SLOTS_PER_ROW = 4
 _WIDEST = 1 << 62
 # bits that distinct pairs may take for each row: as much memory as the hash table takes
@@ -62,15 +62,15 @@ class Encoded:
 class Groups:
     """The groups of some rows, in an unspecified order.
 
-    ``codes`` has the dense number of each kept row's group, ``n`` is the number of groups, and
-    ``keys`` are the key values of each group. ``kept`` tells which rows have a group; it is
-    ``None`` when all have.
+    ``codes`` has the dense number of each row's group, ``n`` is the number of groups, and ``keys``
+    are the key values of each group. ``has_group`` tells which rows have a group, and then only
+    these have codes; it is ``None`` when all have.
     """
 
     codes: Codes
     n: int
     keys: list[Any]
-    kept: npt.NDArray[np.bool_] | None
+    has_group: npt.NDArray[np.bool_] | None
 
 
 def group(columns: Sequence[pd.Series], dropna: bool) -> Groups:
@@ -80,26 +80,23 @@ def group(columns: Sequence[pd.Series], dropna: bool) -> Groups:
     key is null.
     """
     encoded = [encode(column) for column in columns]
-    kept = None
+    has_group = None
     if dropna and any(e.has_null for e in encoded):
-        kept = np.logical_and.reduce([e.codes >= 0 for e in encoded])
-        encoded = [Encoded(e.codes[kept], e.size, e.decode, False) for e in encoded]
+        has_group = np.logical_and.reduce([e.codes >= 0 for e in encoded])
+        encoded = [Encoded(e.codes[has_group], e.size, e.decode, False) for e in encoded]
     if len(encoded) == 1 and encoded[0].dense:
         codes, present = encoded[0].codes, [np.arange(encoded[0].size)]
     else:
         radix = [e.size + e.has_null for e in encoded]
-        codes, present = _combine([_nulls_last(e) for e in encoded], radix)
+        nulls_last = [
+            np.where(e.codes < 0, e.size, e.codes) if e.has_null else e.codes for e in encoded
+        ]
+        codes, present = _combine(nulls_last, radix)
     keys = [
         e.decode(np.where(c < e.size, c, -1) if e.has_null else c)
         for e, c in zip(encoded, present, strict=True)
     ]
-    return Groups(codes, len(present[0]), keys, kept)
-
-
-def _nulls_last(encoded: Encoded) -> Codes:
-    if not encoded.has_null:
-        return encoded.codes
-    return np.where(encoded.codes < 0, encoded.size, encoded.codes)
+    return Groups(codes, len(present[0]), keys, has_group)
 
 
 def _combine(columns: list[Codes], radix: list[int]) -> tuple[Codes, list[Codes]]:
@@ -152,9 +149,9 @@ def densify(codes: Codes, size: int) -> tuple[Codes, Codes]:
     if _addresses(size, len(codes)):
         if compiled.should_run(len(codes), size):
             return compiled.number(codes, 0, size)
-        seen = np.zeros(size, dtype=bool)
-        seen[codes] = True
-        present = np.flatnonzero(seen)
+        occurs = np.zeros(size, dtype=bool)
+        occurs[codes] = True
+        present = np.flatnonzero(occurs)
         if len(present) == size:
             return codes, present
         number = np.empty(size, dtype=np.int32 if size <= np.iinfo(np.int32).max else np.int64)
@@ -230,15 +227,20 @@ def _encode_text(column: pd.Series) -> Encoded:
 
 
 def _encode_integers(values: npt.NDArray[Any]) -> Encoded:
+    """Integers by direct addressing, or hashed where their range is too wide for that."""
     if len(values) == 0:
         return Encoded(np.zeros(0, np.int64), 0, lambda w: values[:0].take(w), False)
     if values.dtype.kind == "b":
         return Encoded(values.view(np.int8), 2, lambda w: w.astype(bool), False)
     low, high = int(values.min()), int(values.max())
     span = high - low + 1
-    if not _addresses(span, len(values)):
-        return _encode_wide(values)
     dtype = values.dtype
+    if not _addresses(span, len(values)):
+        if not compiled.should_run(len(values)):
+            return _encode_any(values)
+        widest = np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
+        numbered = compiled.number_hashed(values.astype(widest, copy=False).view(np.int64))
+        return _numbered(numbered, lambda w: w.view(widest).astype(dtype, copy=False))
     # uint64 stays as it is: a value beyond int64 minus the lowest one fits either way
     wide = np.dtype(dtype if dtype.itemsize == 8 else np.int64)
 
@@ -249,16 +251,6 @@ def _encode_integers(values: npt.NDArray[Any]) -> Encoded:
         return _numbered(compiled.number(values, low, span), decode)
     shifted = values.astype(wide, copy=False) - wide.type(low)
     return Encoded(shifted.astype(np.int64, copy=False), span, decode, False)
-
-
-def _encode_wide(values: npt.NDArray[Any]) -> Encoded:
-    """Integers of too wide a range for direct addressing."""
-    dtype = values.dtype
-    if not compiled.should_run(len(values)):
-        return _encode_any(values)
-    wide = np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
-    numbered = compiled.number_hashed(values.astype(wide, copy=False).view(np.int64))
-    return _numbered(numbered, lambda w: w.view(wide).astype(dtype, copy=False))
 
 
 def _encode_packed(column: pd.Series) -> Encoded | None:
@@ -328,8 +320,8 @@ def first_rows(codes: Codes, n: int, values: pd.Series) -> npt.NDArray[np.int64]
     rows = np.empty(len(codes), np.int64)
     codes = compiled.read_only(codes, np.int32)
     if slots <= _BITS_PER_ROW * len(codes):
-        seen = np.zeros(slots // 64 + 1, np.uint64)
-        count = loops.first_of_slots(codes, bits, low, high - low + 1, seen, rows)
+        bitmap = np.zeros(slots // 64 + 1, np.uint64)
+        count = loops.first_of_slots(codes, bits, low, high - low + 1, bitmap, rows)
     else:
         table, shift = compiled.hash_table(len(codes))
         count = loops.first_of_pairs(codes, bits, table, shift, rows)

@@ -131,18 +131,18 @@ def number_integers(
 
 @compiled
 def first_of_slots(
-    codes: Array, values: Array, low: int, span: int, seen: Array, rows: Array
+    codes: Array, values: Array, low: int, span: int, bitmap: Array, rows: Array
 ) -> int:
     """Find the first row of each distinct pair; returns how many ``rows`` were written.
 
-    ``seen`` has one bit, initially 0, for each ``code * span + value - low``.
+    ``bitmap`` has one bit, initially 0, for each ``code * span + value - low``.
     """
     distinct = 0
     for i in range(len(codes)):
         slot = np.uint64(codes[i] * span + (values[i] - low))
         word, bit = slot >> np.uint64(6), slot & np.uint64(63)
-        old = seen[word]
-        seen[word] = old | (np.uint64(1) << bit)
+        old = bitmap[word]
+        bitmap[word] = old | (np.uint64(1) << bit)
         # always stored: a branch would be mispredicted
         rows[distinct] = i
         distinct += int((old >> bit) & np.uint64(1) == 0)

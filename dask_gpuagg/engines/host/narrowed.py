@@ -31,7 +31,7 @@ Array = npt.NDArray[Any]
 BELOW, AT_LOW, INSIDE, AT_HIGH, ABOVE = range(5)
 SIDES = 5
 # The rows of some partitions, counted by the sides of brackets: ``keys``, a DataFrame of their
-# groups; ``counts``, for each target an int64 array of shape (groups, SIDES); and ``kept``, for
+# groups; ``counts``, for each target an int64 array of shape (groups, SIDES); and ``inside``, for
 # each target the group and the value of each row inside. Plain, so that arrays travel as they are.
 Counted = dict[str, Any]
 
@@ -75,8 +75,8 @@ def is_ready() -> bool:
 
 
 def kept_rows(counted: Counted) -> int:
-    """How many rows were kept."""
-    return sum(len(values) for _, values in counted["kept"])
+    """The number of rows inside of brackets."""
+    return sum(len(values) for _, values in counted["inside"])
 
 
 def aim(samples: Sequence[pd.DataFrame], plan: Plan) -> Brackets:
@@ -138,7 +138,7 @@ def count(
         sides, *rows = _counted(codes, groups.n, values, lows, highs)
         counts.append(sides)
         inside.append(tuple(rows))
-    return {"keys": table, "counts": counts, "kept": inside}
+    return {"keys": table, "counts": counts, "inside": inside}
 
 
 def _plain(column: pd.Series, groups: Groups, dtype: np.dtype[Any]) -> tuple[Array, Array]:
@@ -146,7 +146,7 @@ def _plain(column: pd.Series, groups: Groups, dtype: np.dtype[Any]) -> tuple[Arr
 
     A column that holds nothing may have a mask where the metadata promises integers.
     """
-    array = column.array if groups.kept is None else column.array[groups.kept]
+    array = column.array if groups.has_group is None else column.array[groups.has_group]
     if isinstance(column.dtype, np.dtype):
         return array.to_numpy(), groups.codes
     valid = ~np.asarray(array.isna())
@@ -224,8 +224,8 @@ class _Together:
     """The counts of all chunks, whose groups are numbered, and the brackets of these groups."""
 
     def __init__(self, counted: Sequence[Counted], brackets: Brackets) -> None:
-        groups = group(keys_of(stack([one["keys"] for one in counted])), dropna=False)
-        rows = np.cumsum([len(one["keys"]) for one in counted])[:-1]
+        groups = group(keys_of(stack([of_chunk["keys"] for of_chunk in counted])), dropna=False)
+        rows = np.cumsum([len(of_chunk["keys"]) for of_chunk in counted])[:-1]
         self.keys = _key_table(groups)
         self._codes = np.split(groups.codes, rows)
         self._counted = counted
@@ -239,8 +239,8 @@ class _Together:
     def ranked(self, target: int, q: float) -> _Ranked:
         """The ranks of a quantile by the counts of all chunks."""
         counts = np.zeros((len(self.keys), SIDES), np.int64)
-        for codes, one in zip(self._codes, self._counted, strict=True):
-            counts[codes] += one["counts"][target]  # each group once in each
+        for codes, of_chunk in zip(self._codes, self._counted, strict=True):
+            counts[codes] += of_chunk["counts"][target]  # each group once in each
         # side by side: of many groups a sum of five is slow in each row
         upto = np.cumsum(np.ascontiguousarray(counts.T), axis=0)
         rows = upto[-1]
@@ -251,9 +251,9 @@ class _Together:
         missed = ((sides[1] == BELOW) | (sides[0] == ABOVE)) & (rows > 0)
         return _Ranked(rows, upto[AT_LOW], ranks, sides, missed)
 
-    def kept(self, target: int) -> tuple[Array, Array]:
+    def inside(self, target: int) -> tuple[Array, Array]:
         """Group and value of all rows that were kept."""
-        pairs = [one["kept"][target] for one in self._counted]
+        pairs = [of_chunk["inside"][target] for of_chunk in self._counted]
         of = [codes.take(group) for codes, (group, _) in zip(self._codes, pairs, strict=True)]
         return np.concatenate(of), np.concatenate([values for _, values in pairs])
 
@@ -315,13 +315,13 @@ def _statistics(together: _Together, target: int, q: float) -> tuple[_Ranked, Ar
     ranked = together.ranked(target, q)
     inside = (ranked.sides == INSIDE) & (ranked.rows > 0) & ~ranked.missed
     values = np.where(ranked.sides == AT_HIGH, highs, lows)
-    codes, kept = together.kept(target)
+    codes, candidates = together.inside(target)
     counts = np.bincount(codes, minlength=len(ranked.rows))
     ranks = np.where(inside, ranked.ranks - ranked.before, -1)
     if compiled.should_run(len(codes)):
-        compiled.select(kept, compiled.read_only(codes, np.int32), counts, ranks, values)
+        compiled.select(candidates, compiled.read_only(codes, np.int32), counts, ranks, values)
     else:
-        by_group = kept[compiled.order_within(codes, len(counts), kept)]
+        by_group = candidates[compiled.order_within(codes, len(counts), candidates)]
         values[inside] = by_group[(np.cumsum(counts) - counts + ranks)[inside]]
     return ranked, values
 

@@ -165,8 +165,8 @@ def _xsum(reducer: Reducer, values: pd.Series) -> Fields:
 def _osum(reducer: Reducer, values: pd.Series) -> Fields:
     if dtype_class(values.dtype) == "decimal":
         return {"sum": reducer.arrow(values, "sum", empty=decimal.Decimal(0))}
-    # a group without values has no sum yet: what nothing adds up to depends on other partitions,
-    # and of Python objects a 0 cannot join a string
+    # a group without values has no sum yet: it depends on other partitions, and 0 cannot join a
+    # string among Python objects
     sums = reducer.by(values).sum(min_count=1)
     return {"sum": (sums.astype(object) if is_plain(values.dtype) else sums).array}
 
@@ -384,7 +384,7 @@ def _merge_of(state: State) -> Merge:
     """The merge of a state whose fields merge one by one, as they are updated if by no other."""
     if state.binned:
         return _merge_exact
-    if state.merge == "sum" and state.name != "osum":  # whose sums are no numbers
+    if state.merge == "sum" and state.name != "osum":  # the sums of osum are no numbers
         return lambda reducer, fields: {f: _sums(reducer, fields[f]) for f in state.fields}
     if state.merge == "prod":
         return lambda reducer, fields: {"prod": _products(reducer, fields["prod"], skipna=False)}

@@ -75,7 +75,7 @@ def merge(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> States:
 
 def finish(states: Mapping[str, Fields], plan: Plan, meta: Any, index: pd.Index) -> Any:
     """Return the outputs as a frame; ``None`` where one of them has rules of its own."""
-    if meta.ndim == 1 or len(plan.outputs) < MANY or plan.found:
+    if meta.ndim == 1 or len(plan.outputs) < MANY or plan.deviating:
         return None
     blocks: dict[Any, tuple[list[int], list[Block]]] = {}
     for i, (output, dtype) in enumerate(zip(plan.outputs, meta.dtypes, strict=True)):

@@ -1,10 +1,7 @@
-"""The host engine's three steps by themselves: partial, combine, finalize, and the exchange."""
+"""Outputs of one partial, and whose memory they have."""
 
 from __future__ import annotations
 
-from itertools import pairwise
-
-import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,214 +9,13 @@ import pytest
 from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.engines.host import engine
 from dask_gpuagg.engines.host.dtypes import conform
-from dask_gpuagg.frontend.specification import read_function
-from dask_gpuagg.plan import Column, Plan, Requested
-
-KEYS = ["k", "c"]
-MINE = dd.Aggregation(
-    "mine",
-    lambda s: (s.count(), s.sum()),
-    lambda n, total: (n.sum(), total.sum()),
-    lambda n, total: total / n,
-)
-
-
-def frame() -> pd.DataFrame:
-    rng = np.random.default_rng(0)
-    v = rng.random(60)
-    v[::9] = np.nan
-    return pd.DataFrame(
-        {
-            "k": rng.integers(0, 4, 60),
-            "c": pd.Categorical(rng.choice(["b", "a"], 60), categories=["b", "a", "never"]),
-            "v": v,
-            "i": rng.integers(-5, 5, 60).astype("int8"),
-            "s": rng.choice(["x", "yy", "é"], 60),
-        },
-        index=np.arange(60) + 2**60 + 1,
-    )
-
-
-def plan_of(spec: dict[str, list], by=("k",), **flags) -> Plan:
-    data = frame()
-    columns = [Column(label, dtype) for label, dtype in data.dtypes.items()]
-    requested = []
-    for column, functions in spec.items():
-        for function in functions:
-            name, parameters, custom = read_function(function)
-            label = (column, custom.name if custom else name)
-            requested.append(Requested(label, name, column, parameters, custom))
-    keys = [Column(k, data[k].dtype) for k in by]
-    flags = {"dropna": True, "observed": True, "sort": True} | flags
-    return make_plan(keys, columns, requested, **flags)
-
-
-SPEC = {
-    "v": ["sum", "mean", "std", "sem", "first", "nunique", "median", "idxmax"],
-    "i": ["sum", "prod", "any", "list", "nunique"],
-    "s": ["last", "max", "count", "size"],
-}
-
-
-def expected_of(spec=SPEC, by=("k",), data=None, **flags) -> pd.DataFrame:
-    data = frame() if data is None else data
-    spec = {c: [list if f == "list" else f for f in fs] for c, fs in spec.items()}
-    return data.groupby(list(by), **({"observed": True} | flags)).agg(spec)
-
-
-def partials_of(plan: Plan, cuts=(0, 7, 7, 30, 60)) -> list[engine.Partial]:
-    data = frame()
-    parts = [data.iloc[a:b] for a, b in pairwise(cuts)]
-    return [
-        engine.partial(
-            [p[k.label] for k in plan.keys],
-            [p[c.label] for c in plan.columns],
-            p.index,
-            plan,
-        )
-        for p in parts
-    ]
-
-
-def same(got: pd.DataFrame, expected: pd.DataFrame) -> None:
-    got = got.sort_index()
-    pd.testing.assert_frame_equal(got, expected, check_names=False, check_column_type=False)
-
-
-@pytest.mark.parametrize("by", [("k",), ("c",), ("k", "c")], ids="-".join)
-class TestSteps:
-    def test_one_partial_is_finalized(self, by):
-        plan = plan_of(SPEC, by)
-        (partial,) = partials_of(plan, cuts=(0, 60))
-        expected = expected_of(by=by)
-        same(engine.finalize([partial], plan, expected.iloc[:0]), expected)
-
-    def test_several_partials_are_finalized(self, by):
-        plan = plan_of(SPEC, by)
-        expected = expected_of(by=by)
-        same(engine.finalize(partials_of(plan), plan, expected.iloc[:0]), expected)
-
-    def test_combining_before_changes_nothing(self, by):
-        plan = plan_of(SPEC, by)
-        partials = partials_of(plan)
-        expected = expected_of(by=by)
-        left = engine.combine(partials[:2], plan)
-        right = engine.combine(partials[2:], plan)
-        for tree in ([left, right], [engine.combine([left, right], plan)], [left, *partials[2:]]):
-            same(engine.finalize(tree, plan, expected.iloc[:0]), expected)
-
-    def test_a_partial_has_the_tables_of_its_plan(self, by):
-        plan = plan_of(SPEC, by)
-        partials = partials_of(plan)
-        for tables in (*partials, engine.combine(partials, plan)):
-            assert (
-                set(tables)
-                == {table.name for table in plan.tables}
-                == {"groups", "pairs0", "pairs1", "rows"}
-            )
-            assert len(tables["groups"].drop_duplicates([f"k{i}" for i in range(len(by))])) == len(
-                tables["groups"]
-            )
-
-    def test_splitting_loses_and_repeats_nothing(self, by):
-        plan = plan_of(SPEC, by)
-        expected = expected_of(by=by)
-        pieces = [engine.split(p, plan, 3) for p in partials_of(plan)]
-        outputs = [
-            engine.finalize([p[j] for p in pieces], plan, expected.iloc[:0], (j, 3))
-            for j in range(3)
-        ]
-        assert sum(map(len, outputs)) == len(expected)
-        same(engine.concatenated_outputs(outputs, plan, expected.iloc[:0]), expected)
-
-
-def test_sorting_is_the_plans():
-    by = ("k", "c")
-    plan = plan_of({"v": ["sum"]}, by, sort=True)
-    expected = expected_of({"v": ["sum"]}, by)
-    got = engine.finalize(partials_of(plan), plan, expected.iloc[:0])
-    # the categories' order, not the alphabet's
-    assert got.index.tolist() == expected.index.tolist()
-
-
-def test_unobserved_combinations_appear_once():
-    spec = {"v": ["sum", "count"]}
-    plan = plan_of(spec, ("k", "c"), observed=False)
-    expected = expected_of(spec, ("k", "c"), observed=False)
-    same(engine.finalize(partials_of(plan), plan, expected.iloc[:0]), expected)
-
-
-def test_unobserved_categories_appear_in_one_output():
-    spec = {"v": ["sum", "count"]}
-    plan = plan_of(spec, ("c",), observed=False)
-    expected = expected_of(spec, ("c",), observed=False)
-    meta = expected.iloc[:0]
-    pieces = [engine.split(p, plan, 3) for p in partials_of(plan)]
-    outputs = [engine.finalize([p[j] for p in pieces], plan, meta, (j, 3)) for j in range(3)]
-    assert sum(map(len, outputs)) == 3
-    same(engine.concatenated_outputs(outputs, plan, meta), expected)
-
-
-def test_null_keys_are_kept_where_asked():
-    data = frame()
-    data["k"] = data.k.where(data.k > 0)
-    columns = [Column("v", data.v.dtype)]
-    requested = [Requested("v", "sum", "v")]
-    for dropna in (True, False):
-        plan = make_plan(
-            [Column("k", data.k.dtype)], columns, requested, dropna=dropna, observed=True, sort=True
-        )
-        partials = [
-            engine.partial([p.k], [p.v], p.index, plan) for p in (data.iloc[:20], data.iloc[20:])
-        ]
-        expected = data.groupby("k", dropna=dropna)[["v"]].sum()
-        pd.testing.assert_frame_equal(engine.finalize(partials, plan, expected.iloc[:0]), expected)
-
-
-def test_labels_beyond_53_bits():
-    # the first piece has only nulls of group 1, and therefore no label for it
-    data = pd.DataFrame(
-        {"k": [1, 2, 1, 2], "v": [np.nan, 1.0, 3.0, 0.5]}, index=2**60 + np.arange(4)
-    )
-    expected = data.groupby("k").agg({"v": ["idxmin", "idxmax"]})
-    requested = [Requested(("v", n), n, "v") for n in ("idxmin", "idxmax")]
-    plan = make_plan(
-        [Column("k", data.k.dtype)],
-        [Column("v", data.v.dtype)],
-        requested,
-        dropna=True,
-        observed=True,
-        sort=True,
-    )
-    partials = [engine.partial([p.k], [p.v], p.index, plan) for p in (data.iloc[:2], data.iloc[2:])]
-    same(engine.finalize(partials, plan, expected.iloc[:0]), expected)
-
-
-def test_a_dask_aggregation():
-    plan = plan_of({"v": [MINE, "mean"]})
-    expected = expected_of({"v": ["mean"]})
-    meta = pd.DataFrame(
-        {("v", "mine"): expected["v", "mean"], ("v", "mean"): expected["v", "mean"]}
-    )
-    got = engine.finalize(partials_of(plan), plan, meta.iloc[:0])
-    pd.testing.assert_series_equal(got["v", "mine"], got["v", "mean"], check_names=False)
-    same(got, meta)
-
-
-@pytest.mark.parametrize("function", ["sum", "first", "nunique", "median", "std"])
-def test_no_rows_at_all(function):
-    plan = plan_of({"v": [function]})
-    expected = expected_of({"v": [function]}, data=frame().iloc[:0])
-    partials = partials_of(plan, cuts=(0, 0, 0))
-    for parts in (partials, [engine.combine(partials, plan)]):
-        got = engine.finalize(parts, plan, expected.iloc[:0])
-        pd.testing.assert_frame_equal(got, expected, check_names=False)
+from dask_gpuagg.plan import Column, Output, Plan, Requested
 
 
 @pytest.mark.parametrize("dtype", [None, np.dtype("float64")])
 def test_values_of_the_promised_dtype_or_of_no_promised_one_stay_as_they_are(dtype):
     values = np.array([1.5, np.nan])
-    output = plan_of({"v": ["mean"]}).outputs[0]
+    output = Output("v", "mean", 0)
     # NumPy takes None for float64
     np.testing.assert_array_equal(np.asarray(conform(values, dtype, output)), values)
 
@@ -242,20 +38,20 @@ def test_one_partial_is_finished_as_merged_ones_are(
     frame.loc[rng.random(rows) < 0.2, "x"] = np.nan
     labels = ["int", "text"] if key == "two" else [key]
     keys = [Column(label, frame[label].dtype) for label in labels]
-    asked = [("x", name) for name in ("sum", "mean", "var", "min", "first", "any", "count", "prod")]
-    asked += [("d", "sum"), ("d", "max"), ("time", "mean"), ("zone", "last")]
-    asked = [(column, name) for column, name in asked if column not in labels]
-    columns = [Column(label, frame[label].dtype) for label in dict.fromkeys(c for c, _ in asked)]
-    requested = [Requested((c, name), name, c) for c, name in asked]
+    names = [("x", name) for name in ("sum", "mean", "var", "min", "first", "any", "count", "prod")]
+    names += [("d", "sum"), ("d", "max"), ("time", "mean"), ("zone", "last")]
+    names = [(column, name) for column, name in names if column not in labels]
+    columns = [Column(label, frame[label].dtype) for label in dict.fromkeys(c for c, _ in names)]
+    requested = [Requested((c, name), name, c) for c, name in names]
     plan = make_plan(keys, columns, requested, dropna=False, observed=True, sort=sort)
-    spec = {c: [n for of, n in asked if of == c] for c, _ in asked}
+    spec = {c: [n for of, n in names if of == c] for c, _ in names}
     meta = frame.groupby(labels, dropna=False, observed=True).agg(spec).iloc[:0]
     columns_ = [frame[column.label] for column in plan.columns]
-    made = engine.partial([frame[label] for label in labels], columns_, frame.index, plan)
-    assert engine._is_plain(made, plan)
-    alone = engine.finalize([made], plan, meta)
+    result = engine.partial([frame[label] for label in labels], columns_, frame.index, plan)
+    assert engine._is_plain(result, plan)
+    alone = engine.finalize([result], plan, meta)
     monkeypatch.setattr(engine, "_is_plain", lambda *_: False)
-    merged = engine.finalize([made], plan, meta)
+    merged = engine.finalize([result], plan, meta)
     if not sort:
         alone, merged = alone.sort_index(), merged.sort_index()
     pd.testing.assert_frame_equal(alone, merged)
@@ -263,12 +59,12 @@ def test_one_partial_is_finished_as_merged_ones_are(
 
 def of_plain(rows: int, names: list[str]) -> tuple[pd.DataFrame, Plan, pd.DataFrame]:
     """Rows that are all groups of their own, a plan, and the metadata of its output."""
-    whole = pd.DataFrame({"k": np.arange(rows), "v": np.arange(rows) / 2})
-    columns = [Column(label, dtype) for label, dtype in whole.dtypes.items()]
-    asked = [Requested(name, name, "v") for name in names]
-    plan = make_plan(columns[:1], columns, asked, dropna=True, observed=True, sort=False)
-    meta = whole.groupby("k").v.agg(names).iloc[:0]
-    return whole, plan, meta
+    data = pd.DataFrame({"k": np.arange(rows), "v": np.arange(rows) / 2})
+    columns = [Column(label, dtype) for label, dtype in data.dtypes.items()]
+    requested = [Requested(name, name, "v") for name in names]
+    plan = make_plan(columns[:1], columns, requested, dropna=True, observed=True, sort=False)
+    meta = data.groupby("k").v.agg(names).iloc[:0]
+    return data, plan, meta
 
 
 def made_of(whole: pd.DataFrame, plan: Plan) -> dict[str, pd.DataFrame]:
@@ -277,33 +73,33 @@ def made_of(whole: pd.DataFrame, plan: Plan) -> dict[str, pd.DataFrame]:
 
 @pytest.mark.parametrize("owned", [False, True])
 def test_an_output_takes_the_memory_of_an_owned_partial_alone(owned: bool):
-    whole, plan, meta = of_plain(1_000, ["sum", "count"])
-    partial = made_of(whole, plan)
-    made = engine.finalize([partial], plan, meta, owned=owned)
-    expected = made.copy(deep=True)
-    for column in made.columns:
-        values = made[column].to_numpy()
+    data, plan, meta = of_plain(1_000, ["sum", "count"])
+    partial = made_of(data, plan)
+    result = engine.finalize([partial], plan, meta, owned=owned)
+    expected = result.copy(deep=True)
+    for column in result.columns:
+        values = result[column].to_numpy()
         shared = [np.shares_memory(values, partial["groups"][f]) for f in partial["groups"]]
         assert any(shared) == owned
-        made.iloc[0, made.columns.get_loc(column)] = 77
-        assert made[column].iloc[0] == 77
+        result.iloc[0, result.columns.get_loc(column)] = 77
+        assert result[column].iloc[0] == 77
     again = engine.finalize([partial], plan, meta)
     pd.testing.assert_frame_equal(again.iloc[1:], expected.iloc[1:])
-    pd.testing.assert_frame_equal(again.iloc[:1], (made if owned else expected).iloc[:1])
+    pd.testing.assert_frame_equal(again.iloc[:1], (result if owned else expected).iloc[:1])
 
 
 def test_memory_that_cannot_be_written_to_is_copied():
-    whole, plan, meta = of_plain(1_000, ["sum", "count"])
-    partial = made_of(whole, plan)
+    data, plan, meta = of_plain(1_000, ["sum", "count"])
+    partial = made_of(data, plan)
     frozen = {}
     for name in partial["groups"]:
         frozen[name] = partial["groups"][name].to_numpy().copy()
         frozen[name].flags.writeable = False
         frozen[name] = np.frombuffer(bytes(frozen[name].data), frozen[name].dtype)
     sent = {"groups": pd.DataFrame(frozen, copy=False)}
-    made = engine.finalize([sent], plan, meta, owned=True)
-    made.iloc[0, 0] = 77.0
-    assert made.iloc[0, 0] == 77.0
+    result = engine.finalize([sent], plan, meta, owned=True)
+    result.iloc[0, 0] = 77.0
+    assert result.iloc[0, 0] == 77.0
     assert sent["groups"].iloc[0, 1] != 77.0
 
 
@@ -311,9 +107,9 @@ def test_memory_that_cannot_be_written_to_is_copied():
 def test_no_output_has_the_memory_of_the_rows(rows: int):
     """A result may be written to: the partition it was made of may be the user's frame."""
     names = ["sum", "prod", "min", "max", "mean", "var", "count", "size", "any", "first", "last"]
-    whole, plan, meta = of_plain(rows, names)
-    made = engine.finalize([made_of(whole, plan)], plan, meta, owned=True)
-    columns = [made[column].to_numpy() for column in made.columns]
-    for rows_of in (whole["k"].to_numpy(), whole["v"].to_numpy()):
+    data, plan, meta = of_plain(rows, names)
+    result = engine.finalize([made_of(data, plan)], plan, meta, owned=True)
+    columns = [result[column].to_numpy() for column in result.columns]
+    for rows_of in (data["k"].to_numpy(), data["v"].to_numpy()):
         assert not any(np.shares_memory(values, rows_of) for values in columns)
-        assert not np.shares_memory(made.index.to_numpy(), rows_of)
+        assert not np.shares_memory(result.index.to_numpy(), rows_of)

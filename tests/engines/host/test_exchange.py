@@ -171,10 +171,10 @@ def test_the_rest_of_the_partition_does_not_matter(name: str):
 )  # fmt: skip
 def test_any_objects_under_any_promise(values: list[Any], promised: str):
     dtype = pd.Series([], dtype=promised).dtype
-    found = places(pd.Series(values, dtype=object), dtype)
+    got = places(pd.Series(values, dtype=object), dtype)
     for i, a in enumerate(values):
         for j, b in enumerate(values):
-            assert a != b or found[i] == found[j], (a, b)
+            assert a != b or got[i] == got[j], (a, b)
 
 
 def test_objects_that_cannot_be_compared_by_text_share_an_output():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dask_gpuagg.engines.host import compiled, grouping, strings
 
 _CHARACTERS = ["a", "b", "z", "0", " ", "\0", "\x7f", "é", "ß", "漢", "🦆"]
-LENGTHS = range(1, 33)
+LENGTHS = (1, 3, 7, 8, 9, 16, 31, 32)
 
 
 @st.composite
@@ -65,23 +65,11 @@ def test_every_length_and_every_place(length):
     check(many(["a" * length, *words]))
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-def test_words_that_differ_everywhere(length):
-    rng = np.random.default_rng(length)
-    words = ["".join(rng.choice(["a", "c"], length)) for _ in range(5)]
-    check(many(words))
-
-
 def test_constant_columns_need_no_bits():
     packed = strings.pack(many(["constant"]))
     assert packed.bits == 0
     assert not packed.codes().any()
     check(many(["constant"]))
-
-
-@pytest.mark.parametrize("words", [["漢", "abc", "aé", "\0\0\0"], ["\0", "a"], ["\0\0", "\0a"]])
-def test_characters_of_several_bytes_and_nul(words):
-    check(many(words))
 
 
 def test_all_bits_of_the_highest_byte():
@@ -96,14 +84,14 @@ def test_the_widest_code_that_is_packed():
     assert strings.pack(many([w + w[:1] for w in everything])) is None
 
 
-@pytest.mark.parametrize("length", [1, 3, 7, 8, 9, 16, 31])
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 31])
 def test_slices_read_nothing_beside_them(length):
     words = ["a" * length, "b" * length, "a" + "b" * (length - 1)]
     inner = many(words)
     column = pd.concat([pd.Series(["longer" * 9, ""]), inner, pd.Series(["", None])])
-    whole = pd.Series(column.tolist(), dtype="str")
-    check(whole.iloc[2:-2])
-    check(whole.iloc[7:-2])
+    data = pd.Series(column.tolist(), dtype="str")
+    check(data.iloc[2:-2])
+    check(data.iloc[7:-2])
     # the end of the slice is the end of the buffer
     check(pd.Series(["longer" * 9, *inner], dtype="str").iloc[1:])
 
@@ -145,11 +133,6 @@ def test_another_length_in_the_last_block():
 )
 def test_declined(values):
     assert strings.pack(pd.Series(values, dtype="str")) is None
-
-
-@pytest.mark.parametrize("dtype", ["str", "string"])
-def test_dtype_is_kept(dtype):
-    check(many(["a", "b"]).astype(dtype))
 
 
 @pytest.mark.parametrize("encode", [grouping._encode_text, grouping._encode_short])
