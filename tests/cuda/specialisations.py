@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from dask_gpuagg.cuda.query.forms import BY_ROW, CODED, QUOTIENTS, RANGED, STEPPED, WIDE_RANGED
+from dask_gpuagg.cuda.query.forms import BY_ROW, CODED, RANGED, STEPPED, WIDE_RANGED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import (
     EXACT_BINS,
@@ -281,20 +281,9 @@ def _counts() -> Iterator[tuple[str, Query]]:
                 yield f"steps of int64, {nulls}", steps
                 masked = replace(of((key("i64", True),), ONE, keep_nulls), chosen=STEPPED)
                 yield f"steps of int64 with nulls, {nulls}", masked
-                floats = of((key("f64", True),), ONE, keep_nulls)
-                yield (
-                    f"steps of float64 with nulls, {nulls}",
-                    replace(floats, chosen=QUOTIENTS),
-                )
             if len(keys) > 2:
                 wide = replace(of(keys, ONE, keep_nulls), chosen=WIDE_RANGED)
                 yield f"two words by ranges of {label}, {nulls}", wide
-    days = (key("i64"), key("i32", True))
-    for keep_nulls in (False, True):
-        nulls = "nulls kept" if keep_nulls else "nulls dropped"
-        steps = replace(of(days, ONE, keep_nulls), chosen=STEPPED)
-        yield f"steps of int64 beside int32, {nulls}", steps
-    yield "steps of float32", replace(of((key("f32"),), USUAL), chosen=QUOTIENTS)
     coded = {
         "strings": (string(masked=True),),
         "large strings": (string("i64"),),

@@ -197,9 +197,7 @@ def test_no_key_may_come_near_the_end_of_a_range_of_steps(
 ) -> None:
     """100 keys a hundred apart, four more at both ends, a null."""
     stepped = replace(SUM, chosen=STEPPED)
-    bounds = expectation.bounds_of(
-        numbers(0, 9_900), PARTS, Numbering(stepped, [(-400, 109)], [100])
-    )
+    bounds = expectation.bounds_of(numbers(0, 9_900), PARTS, Numbering(stepped, [(-400, 109)], 100))
     seen = numbers(least, greatest)
     inside = [
         low <= n <= high for low, n, high in zip(bounds.least, seen, bounds.most, strict=True)
