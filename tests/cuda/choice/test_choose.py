@@ -123,14 +123,6 @@ def test_full_tables_fit(states: tuple[KernelState, ...]) -> None:
             assert STATIC_BYTES + table_bytes(of, made) <= shared
 
 
-@pytest.mark.parametrize("states", [(), (SUM,), POLICIES])
-def test_tables_of_every_size_fit(states: tuple[KernelState, ...]) -> None:
-    of = query(*states)
-    for groups in range(1, shared_capacity(of, H200) + 1):
-        made = decide(of, 10**8, exact(groups), H200, "hgb")
-        assert STATIC_BYTES + table_bytes(of, made) <= H200.shared_bytes
-
-
 @given(queries, inputs(), devices)
 def test_forced_kernels(of: Query, given_: tuple[int, KeySummary | None], device: Device) -> None:
     rows, estimate = given_
@@ -200,13 +192,6 @@ def test_a_sum_on_an_h200(groups: int, kernel: str, replicas: int) -> None:
 def test_runs_are_summed_in_registers() -> None:
     assert decide(query(SUM), 10**8, exact(100, 0.95), H200).kernel == "hgb_runs"
     assert decide(query(SUM), 10**8, exact(100, 0.5), H200).kernel == "hgb"
-
-
-def test_few_rows_take_few_blocks() -> None:
-    few: Any = decide(query(SUM), 10_000, exact(10), H200)
-    assert few.blocks == math.ceil(10_000 / (1_024 * 4))
-    many: Any = decide(query(SUM), 10**8, exact(10), H200)
-    assert many.blocks == H200.multiprocessors
 
 
 @pytest.mark.parametrize("groups", [1_000, 100_000, 1_000_000])

@@ -274,31 +274,6 @@ def test_decisions_are_repeated_for_about_as_many_rows(decision: Decision, more:
         assert (expectation.expectation(call_of(rows), "auto") is not None) == expected
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_more_groups_than_partitions_have_room_for_are_unlike(seed: int) -> None:
-    """Samples of many keys differ in hardly more than their pairs."""
-    rng = np.random.default_rng(seed)
-
-    def seen(groups: int) -> Numbers:
-        pairs = 2 * int(rng.poisson(65_536**2 / groups / 2))
-        once = 65_536 - pairs
-        return numbers(
-            -(2**62), 2**62, pairs=pairs, distinct=65_536 - pairs // 2, once=once,
-            twice=pairs // 2, most=2, met=65_536, hots=0,
-        )  # fmt: skip
-
-    first = seen(16_000_000)
-    n = first
-    groups = n.distinct + n.once * (n.once - 1) // (2 * (n.twice + 1))
-    estimate = KeySummary(groups, groups, 0.0, 0.0)
-    decision = choose.decide(SUM, 10**8, estimate, H200)
-    assert isinstance(decision, Partitioned)
-    assert sum(alike(seen(16_000_000), first, decision) for _ in range(100)) >= 80
-    for more in (1.1, 1.3, 1.5, 1.7):
-        if 16_000_000 * more > 1.05 * decision.global_slots:
-            assert sum(alike(seen(int(16e6 * more)), first, decision) for _ in range(100)) <= 20
-
-
 def test_decisions_are_seldom_repeated_after_refusals() -> None:
     guessed = 0
     for _ in range(200):
@@ -398,13 +373,6 @@ def test_decisions_for_skewed_keys_in_partitions_are_repeated(groups: int, expon
         rows = {word: n for word, n, _ in rest}
         assert sum(rows.get(word, 0) for word in decision.hot) >= found.hot.rows
     assert not alike(zipf_sample(rng, groups, exponent / 2)[0], seen, decision)
-
-
-def test_nothing_is_asked_of_hot_keys_where_there_are_none() -> None:
-    expectation.keep(call_of(), "auto", PARTS, numbers(), 0)
-    found = expectation.expectation(call_of(), "auto")
-    assert found is not None
-    assert found.hot is None
 
 
 def test_decisions_for_skewed_keys_in_shared_tables_are_repeated() -> None:
