@@ -1,7 +1,6 @@
 """The specialisations that the tests compile, by name: one table for all of them.
 
-Outputs are written as ``engines/device/aggregator.py`` writes them. ``COVERING`` names those
-that are compiled as for users; the others differ in types alone, and are compiled less optimised.
+Outputs are written as ``engines/device/aggregator.py`` writes them.
 """
 
 from __future__ import annotations
@@ -317,15 +316,3 @@ TABLE: dict[str, Query] = {
     for part in (_keys, _values, _single_states, _counts, _by_number)
     for name, query in part()
 }
-
-# one kind of kernels, keys and states each
-COVERING = [
-    "keys string, decimal128, float, int8, nulls kept",
-    "every aggregation of f32 masked",
-    "sum of decimal128 masked",
-    "exact sums of f64",
-    "20 aggregations by int64",
-    "two words by ranges of three with nulls, nulls kept",
-    "codes of strings and integers, nulls kept",
-    "every type masked by number",
-]

@@ -256,14 +256,6 @@ def test_partitions_of_slots_are_alike() -> None:
     assert sparse.capacity * sparse.partitions / 10**8 > 1.04
 
 
-def test_few_keys_of_a_window_get_copies() -> None:
-    copies = [
-        choose.decide(SUM, 10**8, dense(g), H200, "pgb").replicas
-        for g in (16_000, 400_000, 1_600_000, 10**7)
-    ]
-    assert copies == [32, 8, 2, 1]
-
-
 @pytest.mark.parametrize(
     ("estimate", "rows"),
     [
@@ -401,14 +393,6 @@ def test_folded_partitions_fit(share: float, rows: int, query: Query, device: De
     assert partitioning.scatter_tile(query, device, decision.partitions)[1] > 0
 
 
-@pytest.mark.parametrize("groups", [10**7, 3 * 10**7, 5 * 10**7])
-def test_tables_that_fold_are_filled_so_far_that_few_partitions_begin_again(groups: int) -> None:
-    rows = 5 * 10**7
-    decision = choose.decide(MINIMA, rows, KeySummary(groups, groups, 0.0, 0.0), H200, "pgb_fold")
-    assert decision.slices == 1
-    assert groups / decision.partitions / decision.shared_slots < partitioning.FOLD_EASY
-
-
 def test_many_states_of_groups_of_few_rows_are_folded() -> None:
     def kernel(query: Query, groups: int) -> str:
         return choose.decide(query, 10**8, even_keys(groups), H200).kernel
@@ -492,17 +476,6 @@ MANY = replace(
     inputs=(ValuePart("i64", True),) * 6 + (STRINGS,),
     states=(*(KernelState("Max", (i,), "i64") for i in range(6)), KernelState("Count", (6,))),
 )
-
-
-def test_what_partitions_hold() -> None:
-    assert [i for i, _ in MANY.copied] == list(range(6))
-    assert MANY.values == 6
-    assert not MANY.has_row_numbers
-    assert MANY.by_number.copied == ()
-    assert MANY.by_number.has_row_numbers
-    # words and numbers are staged in the same buffer, a column at a time
-    assert MANY.widest == MANY.by_number.widest == 8
-    assert (WIDE.widest, WIDE.by_number.widest) == (16, 8)
 
 
 def test_counts_of_strings_are_partitioned() -> None:

@@ -207,8 +207,8 @@ def test_no_key_may_come_near_the_end_of_a_range_of_steps(
     assert not any(bounds.ends)
 
 
-@pytest.mark.parametrize("run", [1, 7, 100, 1_000])
-@pytest.mark.parametrize("groups", [4, 64, 1_000, 20_000, 10**6])
+@pytest.mark.parametrize("run", [1, 7, 1_000])
+@pytest.mark.parametrize("groups", [4, 1_000, 10**6])
 def test_rows_of_the_same_keys_are_alike(groups: int, run: int) -> None:
     """Four standard deviations of each number: hardly one sample in a hundred is refused."""
     rng = np.random.default_rng(groups)
@@ -346,7 +346,7 @@ def zipf_sample(rng: np.random.Generator, groups: int, exponent: float) -> tuple
     return seen, list(zip(words, rows[hot].tolist(), segments[hot].tolist(), strict=True))
 
 
-@pytest.mark.parametrize("exponent", [0.6, 0.8, 1.0, 1.3])
+@pytest.mark.parametrize("exponent", [0.6, 1.3])
 @pytest.mark.parametrize("groups", [30_000, 300_000])
 def test_decisions_for_skewed_keys_in_partitions_are_repeated(groups: int, exponent: float) -> None:
     rng = np.random.default_rng(groups)

@@ -41,7 +41,7 @@ def ranks_of_hashes(hashes: np.ndarray) -> np.ndarray:
     return registers
 
 
-@pytest.mark.parametrize("keys", [0, 1, 1_000, 20_000, 1_000_000, 8_000_000])
+@pytest.mark.parametrize("keys", [0, 1, 1_000, 20_000, 1_000_000])
 def test_keys_are_counted(keys: int) -> None:
     # five standard errors
     assert distinct_keys(ranks_of(keys, np.random.default_rng(1))) == pytest.approx(
@@ -69,7 +69,7 @@ def zipf(exponent: float, rows: int, keys: int, rng: np.random.Generator) -> np.
 @pytest.mark.parametrize("keys", [10**5, 10**7])
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 1.5])
 def test_a_fourth_of_the_rows_estimates_all_keys(exponent: float, keys: int) -> None:
-    made = zipf(exponent, 1 << 21, keys, np.random.default_rng(5))
+    made = zipf(exponent, 1 << 19, keys, np.random.default_rng(5))
     assert counted(made) == pytest.approx(np.unique(made).size, rel=0.2)
 
 
