@@ -21,6 +21,8 @@ from dask_gpuagg.cuda.query.types import (
 )
 
 FLOATS = ("f32", "f64")
+# One of each family of types whose code differs in more than how a value is read.
+FAMILIES = ("i8", "i64", "u64", "f32", "f64")
 # decimal128 is summed and is a key, but has no extremes and no products
 ORDERED = [ctype for ctype in TYPE_BYTES if ctype != "i128"]
 
@@ -206,7 +208,8 @@ def _keys() -> Iterator[tuple[str, Query]]:
 
 def _values() -> Iterator[tuple[str, Query]]:
     for ctype in ORDERED:
-        yield f"every aggregation of {ctype}", of(INT64, {(ctype, False): EVERY})
+        if ctype in FAMILIES:
+            yield f"every aggregation of {ctype}", of(INT64, {(ctype, False): EVERY})
         masked = {(ctype, True): [*EVERY, "prod", "sum or null"]}
         yield f"every aggregation of {ctype} masked", of(INT64, masked)
     for masked in (False, True):
@@ -233,7 +236,7 @@ def _single_states() -> Iterator[tuple[str, Query]]:
     for ctype in ("i32", "i64", "i128"):
         exact = {(ctype, True): ["wide mean", "wide sum or null"], (ctype, False): ["wide mean"]}
         yield f"exact means of {ctype}", of(INT64, exact)
-    for ctype in ORDERED:
+    for ctype in FAMILIES:
         totals = ["exact sum", "total", "total mean"]
         wanted = {(ctype, False): totals, (ctype, True): ["count", *totals]}
         yield f"exact sums of {ctype}", of(INT64, wanted)

@@ -85,10 +85,7 @@ UNITS_OF_TYPES = {
     "sum of": STATE_UNITS,
 }
 # Those that have no type, policy or form of keys but what others have.
-REPEATED = re.compile(
-    r"(1 aggregation|5 aggregations|the usual ones) by (int64|strings)"
-    r"|every aggregation of (u8|u16|u32|i16|i32)|exact sums of (u8|u16|u32|i16|i32)"
-)
+REPEATED = re.compile(r"(1 aggregation|5 aggregations|the usual ones) by (int64|strings)")
 # Single keys have both ways to treat nulls, which are the same for all others.
 TRANSLATED = [
     name
