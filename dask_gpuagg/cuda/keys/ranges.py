@@ -214,10 +214,7 @@ def numbered_by_steps(
     step = math.gcd(int(np.gcd.reduce(distances)), greatest - least)
     first, codes = range_near(0, (greatest - least) // step)
     base = least + first * step
-    if (
-        step == 1
-        or codes > FILLING * rows
-        or not _LEAST <= base <= base + codes * step <= _GREATEST
-    ):
+    is_within = _LEAST <= base <= base + codes * step <= _GREATEST
+    if step == 1 or codes > FILLING * rows or not is_within:
         return None
     return Numbering(replace(query, chosen=STEPPED), [(base, codes)], step)
