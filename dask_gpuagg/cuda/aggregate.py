@@ -367,8 +367,8 @@ class Ladder:
         other = _decision(call, numbering.query, estimate, self.forced)
         if not (isinstance(other, Direct) or (isinstance(other, Partitioned) and other.window)):
             return
-        if numbering.steps:
-            other = replace(other, why=f"{numbering.step_text}; {other.why}")
+        if numbering.step:
+            other = replace(other, why=f"keys lie {numbering.step:,} apart; {other.why}")
         remember = partial(_remember, call, self.forced, sample, other, numbering)
         yield from self._decided(numbering, _begin(numbering, self.columns), other, remember)
         remember_out_of_range(call.query, call.about)

@@ -1,8 +1,8 @@
 // Integer columns that together are wider than a word, but whose values, according to a sample,
 // are not: what each has above its base, as the digits of one number, whose radixes are the sizes of the
 // ranges. So keys that fill their ranges fill a range of numbers. A row with a value outside of its
-// column's range raises a flag, on which the host starts again without ranges. A column whose values are
-// whole steps apart, such as days in nanoseconds, or are numbers of few decimals, is a range of steps.
+// column's range raises a flag, on which the host starts again without ranges. An only column
+// whose values are whole steps apart, such as days in nanoseconds, is a range of steps.
 #pragma once
 
 #include "key/packed.cuh"
@@ -36,31 +36,9 @@ struct EveryStep {
     }
 };
 
-// Floats that are the quotients of integers and the `offset` of `step`, say 100, as numbers with two
-// decimals are: the integers count. A value whose integer gives it back has that integer for itself, and
-// any other value lies outside. Quotients are rounded as a division rounds them, without one: by the
-// reciprocal, of which `data` has the bits, and the exact remainder (Markstein 1990).
-struct EveryQuotient {
-    static constexpr f64 most = 9007199254740992.0;  // integers up to it are exact
-    static GPUAGG_INLINE f64 parts(const Column& step) { return static_cast<f64>(step.offset); }
-    static GPUAGG_INLINE f64 quotient(const Column& step, f64 whole) {
-        const f64 inverse = __longlong_as_double(reinterpret_cast<i64>(step.data));
-        const f64 near = whole * inverse;
-        return fma(fma(-near, parts(step), whole), inverse, near);
-    }
-    template <class T> static GPUAGG_INLINE u64 code(const Column& step, T value, u64 base) {
-        const f64 whole = rint(static_cast<f64>(value) * parts(step));
-        const bool made = fabs(whole) < most && static_cast<T>(quotient(step, whole)) == value;
-        return made ? static_cast<u64>(static_cast<i64>(whole)) - base : ~0ull;
-    }
-    template <class T> static GPUAGG_INLINE T value(const Column& step, u64 code, u64 base) {
-        return static_cast<T>(quotient(step, static_cast<f64>(static_cast<i64>(code + base))));
-    }
-};
-
 // RANGES: the first of as many columns without memory, of which `data` is the base, `offset` the
-// number of codes, and the mask of the first one the flag's address. Where there are steps, as many
-// columns with them lie before. With KEEP_NULLS the code 0 of a nullable column stands for null.
+// number of codes, and the mask of the first one the flag's address. The column of a step lies before
+// them. With KEEP_NULLS the code 0 of a nullable column stands for null.
 template <class VALUES, bool KEEP_NULLS, u32 RANGES, class... K> struct RangedBy {
     using Values = VALUES;
     static constexpr bool by_row = false;
@@ -118,10 +96,8 @@ template <class VALUES, bool KEEP_NULLS, u32 RANGES, class... K> struct RangedBy
 
 template <bool KEEP_NULLS, u32 RANGES, class... K>
 using Ranged = RangedBy<EveryValue, KEEP_NULLS, RANGES, K...>;
-template <bool KEEP_NULLS, u32 STEPS, class... K>
-using Stepped = RangedBy<EveryStep, KEEP_NULLS, STEPS + sizeof...(K), K...>;
 template <bool KEEP_NULLS, u32 STEP, class K>
-using Quotients = RangedBy<EveryQuotient, KEEP_NULLS, STEP + 1, K>;
+using Stepped = RangedBy<EveryStep, KEEP_NULLS, STEP + 1, K>;
 
 // Takes the columns of an unmixed word apart again, last one first.
 template <class P> struct UnpackRanged {

@@ -30,7 +30,6 @@ from dask_gpuagg.cuda.query.structs import Args, Codes, Counters
 from dask_gpuagg.cuda.query.types import KeyPart
 from dask_gpuagg.cuda.runtime.background import KernelsCompiling
 from dask_gpuagg.cuda.sampling import repeat
-from dask_gpuagg.cuda.sampling import sample as sampling
 from tests.cuda.choice.test_choose import H200
 from tests.cuda.choice.test_tables import SUM, dense
 from tests.cuda.specialisations import ONE, of, string
@@ -326,35 +325,6 @@ def test_numbers_of_combinations_are_tried_first(
     (remembered,) = kept
     assert remembered[2] is made.run.decision
     assert (remembered[5] is None) == bool(doubt)
-
-
-@pytest.mark.parametrize(
-    ("decision", "numbered"),
-    [
-        (HGB, False),
-        (replace(HGB, kernel="hgb_runs"), False),
-        (Lphga(why="", estimate=PAIRS, global_slots=4_096), True),
-        (PARTS, True),
-        (Sgb(why="", estimate=PAIRS), False),
-        (Lphga(why="", global_slots=4_096), False),
-    ],
-)
-def test_words_of_few_groups_are_hashed_as_they_are(
-    decision: Decision, numbered: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Any] = []
-
-    def numbered_by_ranges(*of: Any) -> None:
-        asked.append(of)
-
-    monkeypatch.setattr(sampling, "numbered_by_ranges", numbered_by_ranges)
-    pairs = of((KeyPart("i32", False), KeyPart("i16", False)), ONE)
-    call: Any = SimpleNamespace(query=pairs, rows=10**6, about=("a", "b"))
-    sample: Any = SimpleNamespace(ranges=[(0, 30), (0, 30)])
-    columns: Any = None
-    ladder = attempts.Ladder(columns, pairs, "auto", False)
-    assert list(ladder._numbered(call, sample, decision)) == []
-    assert len(asked) == numbered
 
 
 @pytest.mark.parametrize("hot", [None, "hot keys"])

@@ -134,8 +134,7 @@ def test_calls_have_the_columns_that_kernels_read(name: str) -> None:
     query = TABLE[name]
     keys = [DeviceColumn(1, 0, 0)] * len(query.keys)
     part = Part(keys, [DeviceColumn(2, 0, 0)] * len(query.inputs), 10)
-    steps = [5 << 3] * len(keys) if query.form.has_steps else []
-    numbering = Numbering(query, [(5, 7)] * len(keys), steps)
+    numbering = Numbering(query, [(5, 7)] * len(keys), 5 << 3 if query.form.has_steps else 0)
     ranges = numbering.extra if query.extra_columns > query.form.made_words else []
     call = Columns([part], H200, STREAM, None).call(query, ranges)
     assert len(call.columns) == columns_in_source(query)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import math
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +14,15 @@ from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call import Call, Columns
 from dask_gpuagg.cuda.choice.summary import BEYOND
 from dask_gpuagg.cuda.keys.words import Keys
-from dask_gpuagg.cuda.query.forms import HASHED, QUOTIENTS, RANGED, STEPPED, WIDE_RANGED
+from dask_gpuagg.cuda.query.forms import HASHED, RANGED, STEPPED, WIDE_RANGED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import ColumnStruct, Counters
-from dask_gpuagg.cuda.runtime.driver import read_back
 
 # Base and number of values of each key column.
 Ranges = Sequence[tuple[int, int]]
 Bounds = Sequence[tuple[int, int]]
 # Combinations of values for each row up to which keys are numbered by them.
 FILLING = 2
-FLOATS = ("f32", "f64")
 # Bits of a word.
 WORD = 64
 # No word of so few bits is mixed to the one that stands for an empty slot.
@@ -42,32 +38,17 @@ _NEAR = 4
 class Numbering(Keys):
     """Keys as numbers of the values of their columns, in ranges of these.
 
-    ``steps`` are those by which the values of each column that have a number lie apart; none where
-    all have one. Of floats so many lie between one integer and the next.
+    ``step`` is the distance of the only column's values; 0 where all values have a number.
     """
 
     ranges: Ranges
-    steps: Sequence[int] = ()
+    step: int = 0
 
     @property
     def extra(self) -> list[ColumnStruct]:
-        """The steps and ranges (kernels/key/ranged.cuh)."""
-        divides = _parts if self.query.keys[0].ctype in FLOATS else _step
-        ranges = (ColumnStruct(base % 2**64, 0, codes) for base, codes in self.ranges)
-        return [*map(divides, self.steps), *ranges]
-
-    @property
-    def step(self) -> int:
-        """The step of the only column."""
-        (step,) = self.steps
-        return step
-
-    @property
-    def step_text(self) -> str:
-        """The step of the only column, for a decision."""
-        if self.query.keys[0].ctype in FLOATS:
-            return f"keys are multiples of 1/{self.step:,}" if self.step > 1 else "keys are whole"
-        return f"keys lie {self.step:,} apart"
+        """The step and the ranges (kernels/key/ranged.cuh)."""
+        columns = [_step_column(self.step)] if self.step else []
+        return columns + [ColumnStruct(base % 2**64, 0, codes) for base, codes in self.ranges]
 
     def make(self, call: Call) -> None:
         """Words, or in the first range the flag that a row outside of the ranges raises."""
@@ -84,16 +65,10 @@ class Numbering(Keys):
         return Keys(own)
 
 
-def _step(step: int) -> ColumnStruct:
-    """``EveryStep`` of kernels/key/ranged.cuh."""
+def _step_column(step: int) -> ColumnStruct:
+    """Encode a step as ``EveryStep`` of kernels/key/ranged.cuh reads it."""
     power = (step & -step).bit_length() - 1
     return ColumnStruct(pow(step >> power, -1, 1 << WORD), power, step)
-
-
-def _parts(parts: int) -> ColumnStruct:
-    """``EveryQuotient`` of kernels/key/ranged.cuh."""
-    (inverse,) = struct.unpack("<Q", struct.pack("<d", 1 / parts))
-    return ColumnStruct(inverse, 0, parts)
 
 
 # ---- ranges --------------------------------------------------------------------------------------
@@ -142,8 +117,6 @@ def numbered(call: Call, slots: bool) -> Numbering | None:
     near = not is_out_of_range(query, call.about)
     rows = call.rows if slots and near else 0
     bounds = _bounds(call)
-    if rows and (stepped := numbered_by_several_steps(call, bounds)):
-        return stepped
     if ranges := packed_ranges(bounds, rows):
         return Numbering(replace(query, chosen=RANGED), ranges)
     if near and query.form == HASHED and (ranges := two_word_ranges(bounds)):
@@ -214,126 +187,34 @@ def forget_out_of_range() -> None:
 
 # ---- steps ---------------------------------------------------------------------------------------
 
-Words = npt.NDArray[Any]
-# Distinct keys of which a common step is no chance.
+# Distinct keys from which on a common step is unlikely to be chance.
 _STEPPED_FROM = 16
 # Rows of a call, at least: of fewer some keys take longer to look at than slots save.
 STEPPED_ROWS = 1 << 22
-# Rows side by side that are looked at, and in how many places.
-_SOME_ROWS, _SOME_PLACES = 128, 32
-# The steps of keys of several columns: looked for once, for a row that is in none calls them off.
-_steps: Cache[tuple[Query, tuple[str, ...]], list[int]] = Cache(256)
 _LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
-# Divisors of integers where floats are numbers of few decimals, and the greatest such integer.
-_PARTS = (1, 10, 100, 1000)
-_WHOLE = 1 << 53
 
 
 def numbered_by_steps(
-    query: Query, seen: Words, bounds: tuple[int, int], rows: int, about: tuple[str, ...] = ()
+    query: Query,
+    words: npt.NDArray[np.int64],
+    bounds: tuple[int, int],
+    rows: int,
+    about: tuple[str, ...] = (),
 ) -> Numbering | None:
-    """Keys that lie whole steps apart as the numbers of the steps, if there are not too many.
+    """Keys that lie a multiple of a step apart as the multiples, if there are not too many.
 
-    ``seen`` are the words of some distinct keys, ``bounds`` the least and the greatest of a sample.
+    ``words`` are those of some distinct keys, ``bounds`` the least and the greatest of a sample.
     """
-    if not query.may_be_stepped or is_out_of_range(query, about) or len(seen) < _STEPPED_FROM:
+    if not query.may_be_stepped or is_out_of_range(query, about) or len(words) < _STEPPED_FROM:
         return None
-    if query.keys[0].ctype in FLOATS:
-        return _by_quotients(query, seen, bounds, rows)
-    step = _common_step(seen, bounds)
-    numbers = _range_of_steps(bounds, step)
-    if step == 1 or numbers is None or numbers[1] > FILLING * rows:
-        return None
-    return Numbering(replace(query, chosen=STEPPED), [numbers], [step])
-
-
-def numbered_by_several_steps(call: Call, bounds: Bounds) -> Numbering | None:
-    """Columns of which some lie in steps as combinations of these, if there are not too many."""
-    most = FILLING * call.rows
-    # without rows, or dense as they are
-    dense = combinations([range_near(*each) for each in bounds]) <= most
-    if dense or call.rows < STEPPED_ROWS or any(a > b for a, b in bounds):
-        return None
-    key = call.query, call.about
-    steps = _steps.of(key, lambda: [_step_of(call, i, each) for i, each in enumerate(bounds)])
-    ranges = [
-        numbers for each in zip(bounds, steps, strict=True) if (numbers := _range_of_steps(*each))
-    ]
-    if max(steps) == 1 or len(ranges) < len(bounds) or combinations(ranges) > most:
-        return None
-    return Numbering(replace(call.query, chosen=STEPPED), ranges, steps)
-
-
-def _step_of(call: Call, column: int, bounds: tuple[int, int]) -> int:
-    """The step between a column's values, by some rows; 1 for values of a narrow range."""
-    if call.query.keys[column].ctype != "i64" or bounds[1] - bounds[0] < call.rows:
-        return 1
-    values = call.columns[column]
-    # the bytes of a null may be anything
-    if values.mask:
-        return 1
-    rows = (ctypes.c_int64 * _SOME_ROWS)()
-    seen: list[int] = []
-    for first in range(0, call.rows - _SOME_ROWS, call.rows // _SOME_PLACES):
-        read_back(values.data + 8 * (values.offset + first), rows, call.handle)
-        seen += rows
-    return _common_step(np.unique(np.array(seen, dtype=np.int64)), bounds)
-
-
-def _common_step(seen: Words, bounds: tuple[int, int]) -> int:
-    """The greatest step by which distinct values lie apart; 1 where they are few."""
-    if len(seen) < _STEPPED_FROM:
-        return 1
-    above = seen.astype(np.uint64) - np.uint64(bounds[0] % 2**64)
-    # another sample may have seen lesser values
-    apart = np.minimum(above, np.uint64(0) - above)
-    return math.gcd(int(np.gcd.reduce(apart)), bounds[1] - bounds[0])
-
-
-def _range_of_steps(bounds: tuple[int, int], step: int) -> tuple[int, int] | None:
-    """Base and number of steps of a column; None if they leave the range of 64 bits."""
     least, greatest = bounds
-    base, codes = range_near(0, (greatest - least) // step)
-    base = least + base * step
-    return (base, codes) if _LEAST <= base <= base + codes * step <= _GREATEST else None
-
-
-def _by_quotients(
-    query: Query, seen: Words, bounds: tuple[int, int], rows: int
-) -> Numbering | None:
-    """Floats that are quotients of integers and a power of ten, as the integers."""
-    # words order as the values do where these are not negative
-    if bounds[0] < 0 or bounds[1] >= float_word(query, math.inf):
+    above = words.astype(np.uint64) - np.uint64(least % 2**64)
+    # another sample may have lesser values
+    distances = np.minimum(above, np.uint64(0) - above)
+    step = math.gcd(int(np.gcd.reduce(distances)), greatest - least)
+    first, codes = range_near(0, (greatest - least) // step)
+    base = least + first * step
+    is_within = _LEAST <= base <= base + codes * step <= _GREATEST
+    if step == 1 or codes > FILLING * rows or not is_within:
         return None
-    least, greatest = floats_of_words(query, np.array(bounds, dtype=np.int64)).tolist()
-    values = floats_of_words(query, seen)
-    for parts in _PARTS:
-        if greatest * parts >= _WHOLE:
-            return None
-        integers = np.rint(values.astype(np.float64) * parts)
-        if bool(((integers / parts).astype(values.dtype) == values).all()):
-            base, codes = range_near(round(least * parts), round(greatest * parts))
-            if codes > FILLING * rows:
-                return None
-            # of so few decimals that more would only make more numbers
-            return Numbering(replace(query, chosen=QUOTIENTS), [(base, codes)], [parts])
-    return None
-
-
-def floats_of_words(query: Query, words: Words) -> Words:
-    """Values of the only key, a float, by their words."""
-    if query.keys[0].ctype == "f32":
-        return words.astype(np.uint32).view(np.float32)
-    return words.view(np.float64)
-
-
-def float_word(query: Query, value: float) -> int:
-    """The word of one value that is not negative."""
-    single = query.keys[0].ctype == "f32"
-    bits = np.array([value], dtype=np.float32 if single else np.float64)
-    return int(bits.view(np.uint32 if single else np.int64)[0])
-
-
-def forget_steps() -> None:
-    """Look for steps again."""
-    _steps.clear()
+    return Numbering(replace(query, chosen=STEPPED), [(base, codes)], step)

@@ -82,10 +82,8 @@ RANGED = Form(
     is_read_once=True,
     lacks=(*_NO_WORDS, *OF_PACKED_KEYS),
 )
-# by the numbers of the steps in which the columns' values lie apart
+# by the multiples of a step that the values of the only column, 64-bit integers, lie apart
 STEPPED = replace(RANGED, name="Stepped", ranges=2)
-# of a float that is the quotient of an integer and a power of ten
-QUOTIENTS = replace(STEPPED, name="Quotients")
 # one word: the number of the bytes that strings have in each place
 CODED = Form(
     "Coded",
@@ -120,8 +118,7 @@ BY_ROW = Form(
     ),
 )
 FORMS: dict[str, Form] = {
-    form.name: form
-    for form in (PACKED, RANGED, STEPPED, QUOTIENTS, CODED, WIDE, WIDE_RANGED, HASHED, BY_ROW)
+    form.name: form for form in (PACKED, RANGED, STEPPED, CODED, WIDE, WIDE_RANGED, HASHED, BY_ROW)
 }
 
 

@@ -97,11 +97,8 @@ class Query:
 
     @cached_property
     def may_be_stepped(self) -> bool:
-        """Whether the values of the only key, 64-bit integers or floats, may lie steps apart."""
-        if len(self.keys) > 1 or self.form != PACKED:
-            return False
-        # a null of 32 bits has a bit of the word
-        return self.keys[0].ctype in ("i64", "f64", *(() if self.keep_nulls else ("f32",)))
+        """Whether the values of the only key, 64-bit integers, may lie a step apart."""
+        return len(self.keys) == 1 and self.form == PACKED and self.keys[0].ctype == "i64"
 
     @cached_property
     def key_outputs(self) -> int:

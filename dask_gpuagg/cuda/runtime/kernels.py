@@ -113,11 +113,6 @@ class Kernels:
                 raise _without_memory(error) from error
             raise
 
-    def variable(self, name: str, kernel: str) -> int:
-        """Device address of a global variable, as a kernel sees it: each unit has its own."""
-        library = self._library(unit_of(kernel))
-        return int(checked(bindings().cuLibraryGetGlobal(library.handle, name.encode())))
-
     def _function(self, name: str) -> Any:
         """A kernel that may use all shared memory of a block."""
         driver, library = bindings(), self._library(unit_of(name))

@@ -154,7 +154,6 @@ def forget() -> None:
     _known.clear()
     _refused.clear()
     ranges.forget_out_of_range()
-    ranges.forget_steps()
 
 
 def _window_of(decision: Decision) -> tuple[int, int] | None:
@@ -168,17 +167,13 @@ def _window_of(decision: Decision) -> tuple[int, int] | None:
 
 
 def _window_of_steps(numbering: Numbering) -> tuple[int, int] | None:
-    """The least and the greatest key that may come again, where keys are numbers of steps."""
-    if not numbering.steps:
+    """The least and the greatest key that may come again, where keys are multiples of a step."""
+    if not numbering.step:
         return None
     ((base, codes),) = numbering.ranges
     beyond = _room_left(codes)
     # the last code may stand for null
-    first, last = base + beyond, base + codes - 2 - beyond
-    query, step = numbering.query, numbering.step
-    if query.keys[0].ctype in ranges.FLOATS:
-        return ranges.float_word(query, max(0, first) / step), ranges.float_word(query, last / step)
-    return base + beyond * step, base + (codes - 2 - beyond) * step
+    return base + beyond * numbering.step, base + (codes - 2 - beyond) * numbering.step
 
 
 def _room_left(codes: int) -> int:
@@ -235,7 +230,7 @@ def bounds_of(numbers: Numbers, decision: Decision, numbering: Numbering | None 
     words = ctypes.c_uint64 * len(numbers)
     codes_at_ends = []
     # of one column the words are told
-    for base, codes in numbering.ranges if numbering and not numbering.steps else ():
+    for base, codes in numbering.ranges if numbering and not numbering.step else ():
         beyond = _room_left(codes)
         codes_at_ends += [base + beyond + _HALF, _HALF + 1 - base - codes + beyond]
     return Expected(

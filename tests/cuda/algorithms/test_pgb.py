@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dask_gpuagg.cuda.algorithms import pgb as partitioned
 from dask_gpuagg.cuda.choice import choose, skew
 from dask_gpuagg.cuda.choice import partitions as partitioning
-from dask_gpuagg.cuda.choice.decision import PgbFold, PgbUr
+from dask_gpuagg.cuda.choice.decision import PgbFold
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.forms import BY_ROW, CODED
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.structs import Args, Counters, Table
 from dask_gpuagg.cuda.query.types import PRESENT, KernelOutput, KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime.driver import Device
 
@@ -92,15 +89,6 @@ def test_tables_of_skewed_keys_leave_room_for_copies(query: Query, device: Devic
     assert used + 4 * (256 + query.crowds + 1) + 16 <= device.shared_bytes
     assert decision.partitions * decision.slices * decision.shared_slots > 10**6
     assert not getattr(decided(query, 10**6, device), "crowded", False)
-
-
-@pytest.mark.parametrize(("groups", "load"), [(9 * 10**6, 0.75), (3 * 10**7, 0.8)])
-def test_crowded_tables_are_fuller_where_partitions_are_many(groups: int, load: float) -> None:
-    decision = choose.decide(SUM, 10**8, skewed(groups, 0.1), H200, "pgb")
-    assert decision.slices == 1
-    room = skew.crowded_room(SUM, H200) // sum(SUM.slot_bytes) * decision.partitions
-    # partitions are a multiple of the multiprocessors
-    assert load - 0.07 < groups * 17 / 16 / room <= load
 
 
 def test_hundreds_of_hot_keys_find_room() -> None:
@@ -219,38 +207,6 @@ def test_frequent_keys_left_in_partitions_need_more_room() -> None:
         assert decision.capacity == partitioning._capacity(10**8, decision.partitions, alike)
 
 
-def test_copies_are_released_before_the_columns_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows' copies and the columns together would be the most memory of a call."""
-    ours, spill, dense_area = (SimpleNamespace(ptr=i) for i in (1, 2, 3))
-    held: list[object] = [ours]
-    decision = choose.decide(SUM, 10**8, even_keys(10**6), H200, "pgb")
-    call: Any = SimpleNamespace(
-        query=SUM, args=Args(), rows=10**8, held=held, check=None, early=None, handle=0,
-        allocate=lambda size: held.append(spill) or spill,
-    )  # fmt: skip
-
-    def make(call: Any, decision: Any) -> Any:
-        call.held += ["rows", "words"]
-        return SimpleNamespace(partitions=SimpleNamespace(rows=0, count=1))
-
-    def room(call: Any, groups: int, columns: bool) -> None:
-        call.held.append(dense_area)
-
-    def aggregate(call: Any, *_: Any) -> Counters:
-        assert "rows" in call.held
-        return Counters(groups=7)
-
-    monkeypatch.setattr(partitioned, "_make_copies", make)
-    monkeypatch.setattr(partitioned, "_make_room", room)
-    monkeypatch.setattr(partitioned, "_aggregate", aggregate)
-    monkeypatch.setattr(partitioned, "_scatter", lambda *_: None)
-    monkeypatch.setattr(partitioned, "zero", lambda *_: None)
-    monkeypatch.setattr(partitioned, "run_of", lambda *_, **__: "run")
-    call.args.table = Table(None, None, 10**6, 10**6)
-    assert partitioned.pgb(call, decision) is not None
-    assert held == [ours, spill, dense_area]
-
-
 def dense(groups: int, span: float = 1.0, skewed: bool = False) -> KeySummary:
     return KeySummary(groups, groups, 0.0, 0.0, skewed, bounds=(0, int(groups * span) - 1))
 
@@ -298,14 +254,6 @@ def test_partitions_of_slots_are_alike() -> None:
     sparse = choose.decide(SUM, 10**8, dense(10**6, 1.9), H200, "pgb")
     assert sparse.window > 0
     assert sparse.capacity * sparse.partitions / 10**8 > 1.04
-
-
-def test_few_keys_of_a_window_get_copies() -> None:
-    copies = [
-        choose.decide(SUM, 10**8, dense(g), H200, "pgb").replicas
-        for g in (16_000, 400_000, 1_600_000, 10**7)
-    ]
-    assert copies == [32, 8, 2, 1]
 
 
 @pytest.mark.parametrize(
@@ -445,33 +393,12 @@ def test_folded_partitions_fit(share: float, rows: int, query: Query, device: De
     assert partitioning.scatter_tile(query, device, decision.partitions)[1] > 0
 
 
-@pytest.mark.parametrize("groups", [10**7, 3 * 10**7, 5 * 10**7])
-def test_tables_that_fold_are_filled_so_far_that_few_partitions_begin_again(groups: int) -> None:
-    rows = 5 * 10**7
-    decision = choose.decide(MINIMA, rows, KeySummary(groups, groups, 0.0, 0.0), H200, "pgb_fold")
-    assert decision.slices == 1
-    assert groups / decision.partitions / decision.shared_slots < partitioning.FOLD_EASY
-
-
 def test_many_states_of_groups_of_few_rows_are_folded() -> None:
     def kernel(query: Query, groups: int) -> str:
         return choose.decide(query, 10**8, even_keys(groups), H200).kernel
 
     assert kernel(SUM, 1 << 24) == "pgb"
     assert [kernel(MINIMA, 1 << i) for i in (16, 20, 22, 24, 26)] == ["pgb"] * 3 + ["pgb_fold"] * 2
-
-
-def test_hot_keys_are_found_among_the_rows_that_hotter_ones_leave() -> None:
-    shares = (0.5, 0.2, 0.002, 0.0009, 0.0005)
-    hot = [(word(i), share) for i, share in enumerate(shares)]
-    # a fourth of a mean partition's: 0.0025, 0.00075 of the rows that are left
-    assert skew.hot_of(hot, 100, True) == hot[:4]
-    # where blocks add keys up alone, these are worth a table anyway, but for those that are too few
-    assert skew.hot_of(hot, 100, False) == hot
-    few = [(word(1), 0.0005), (word(2), 0.0004)]
-    assert skew.hot_of(few, 100, False) == []
-    assert skew.hot_of(few, 550, False) == few[:1]
-    assert skew.hot_of([], 100, False) == []
 
 
 def unlike_keys(groups: int, *hot: tuple[int, float]) -> KeySummary:
@@ -551,25 +478,6 @@ MANY = replace(
 )
 
 
-def test_what_partitions_hold() -> None:
-    assert [i for i, _ in MANY.copied] == list(range(6))
-    assert MANY.values == 6
-    assert not MANY.has_row_numbers
-    assert MANY.by_number.copied == ()
-    assert MANY.by_number.has_row_numbers
-    # words and numbers are staged in the same buffer, a column at a time
-    assert MANY.widest == MANY.by_number.widest == 8
-    assert (WIDE.widest, WIDE.by_number.widest) == (16, 8)
-
-
-def test_queries_by_number_have_the_units_of_partitions() -> None:
-    assert set(SUM.by_number.units) < set(SUM.units)
-    assert all(unit.startswith(("scatter", "aggregate")) for unit in SUM.by_number.units)
-    wide = replace(SUM, keys=(WORD, WORD)).by_number
-    assert wide.units
-    assert not any(unit.endswith("narrow") for unit in wide.units)
-
-
 def test_counts_of_strings_are_partitioned() -> None:
     """The validity travels, and nothing else has to."""
     decision = decided(COUNTS, 1_000_000)
@@ -592,32 +500,7 @@ def test_values_that_are_mostly_null_are_gathered() -> None:
     assert chosen(0.2, one).kernel == "pgb"
 
 
-def test_no_other_kernel_gathers() -> None:
-    assert not isinstance(chosen(6), PgbUr)
-    copied = choose.decide(MANY, 10**8, KeySummary(10**6, 10**6, 0, 0), H200, "pgb")
-    assert not isinstance(copied, PgbUr)
-    forced = choose.decide(MANY, 10**8, KeySummary(10**6, 10**6, 0, 0), H200, "pgb_ur")
-    assert forced.gathered == 6
-
-
 @pytest.mark.parametrize("name", ["", "pbg", "hgb_runs", "range"])
 def test_unknown_kernel_raises(name: str) -> None:
     with pytest.raises(ValueError, match=r"there is no kernel .*auto, hgb, direct, pgb, pgb_ur, "):
         choose.decide(SUM, 10**8, None, H200, name)
-
-
-def test_words_of_hot_keys_are_those_of_the_decision() -> None:
-    """Kept of the latest decisions, by the decisions themselves: equal ones may come again."""
-    decision = decided(SUM, 10**6)
-    decisions = [
-        replace(decision, hot=tuple(range(i, 3 * i)), hot_buckets=64) for i in range(1, 20)
-    ]
-    for _ in range(2):
-        for made in decisions:
-            keys = partitioned._hot_keys(SUM, made)
-            assert keys.count == len(made.hot)
-            assert tuple(keys.words[: keys.count]) == made.hot
-            assert not any(keys.words[keys.count :])
-            keys.words[0] = 99
-            again = partitioned._hot_keys(SUM, made)
-            assert again.words[0] == made.hot[0]

@@ -7,7 +7,6 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -123,25 +122,6 @@ def test_full_tables_fit(states: tuple[KernelState, ...]) -> None:
             assert STATIC_BYTES + table_bytes(of, made) <= shared
 
 
-@pytest.mark.parametrize("states", [(), (SUM,), POLICIES])
-def test_tables_of_every_size_fit(states: tuple[KernelState, ...]) -> None:
-    of = query(*states)
-    for groups in range(1, shared_capacity(of, H200) + 1):
-        made = decide(of, 10**8, exact(groups), H200, "hgb")
-        assert STATIC_BYTES + table_bytes(of, made) <= H200.shared_bytes
-
-
-@given(queries, inputs(), devices)
-def test_forced_kernels(of: Query, given_: tuple[int, KeySummary | None], device: Device) -> None:
-    rows, estimate = given_
-    assert decide(of, rows, estimate, device, "lphga").kernel == "lphga"
-    made = decide(of, rows, estimate, device, "hgb")
-    fits = shared_capacity(of, device) > 0
-    assert made.kernel.startswith("hgb") == fits
-    if not fits:
-        assert "exceed shared memory" in made.why
-
-
 @given(queries, inputs(), devices)
 def test_expected_groups_have_a_place(
     of: Query, given_: tuple[int, KeySummary | None], device: Device
@@ -200,13 +180,6 @@ def test_a_sum_on_an_h200(groups: int, kernel: str, replicas: int) -> None:
 def test_runs_are_summed_in_registers() -> None:
     assert decide(query(SUM), 10**8, exact(100, 0.95), H200).kernel == "hgb_runs"
     assert decide(query(SUM), 10**8, exact(100, 0.5), H200).kernel == "hgb"
-
-
-def test_few_rows_take_few_blocks() -> None:
-    few: Any = decide(query(SUM), 10_000, exact(10), H200)
-    assert few.blocks == math.ceil(10_000 / (1_024 * 4))
-    many: Any = decide(query(SUM), 10**8, exact(10), H200)
-    assert many.blocks == H200.multiprocessors
 
 
 @pytest.mark.parametrize("groups", [1_000, 100_000, 1_000_000])
@@ -333,24 +306,3 @@ def test_every_run_of_ascending_keys_is_a_group(run: int) -> None:
 
 def test_no_row_belongs_to_a_group() -> None:
     assert estimate_groups(10**6, counts_of()) == KeySummary(0, 0, 0.0, 0.0)
-
-
-@pytest.mark.parametrize("groups", [1, 10, 1_000, 20_000, 100_000, 400_000])
-def test_uniform_keys(groups: int) -> None:
-    rng = np.random.default_rng(groups)
-    drawn = rng.integers(0, groups, SEGMENTS * SEGMENT)
-    counts = np.unique(drawn, return_counts=True)[1].tolist()
-    made = estimated(10**8, counts)
-    assert groups / 1.1 <= made.groups <= groups * 1.1
-
-
-def test_skewed_keys_are_underestimated() -> None:
-    """Most keys are too rare for the sample; ``most`` is nearer, and no bound either."""
-    rng = np.random.default_rng(3)
-    keys = rng.zipf(1.3, 10**7) % 1_000_000
-    starts = len(keys) * np.arange(SEGMENTS) // SEGMENTS
-    drawn = keys[(starts[:, None] + np.arange(SEGMENT)).ravel()]
-    made = estimated(len(keys), np.unique(drawn, return_counts=True)[1].tolist())
-    groups = len(np.unique(keys))
-    assert made.groups < made.most < groups
-    assert groups <= made.most * math.sqrt(len(keys) / drawn.size)

@@ -139,12 +139,6 @@ def test_higher_costs_never_reduce_the_expected_time(
         assert slower >= ms
 
 
-@given(st.integers(1, 1 << 24), st.sampled_from(KERNELS))
-def test_twice_the_rows_take_longer(groups: int, kernel: str) -> None:
-    rows = 1 << 26
-    assert told(SUM, rows, groups, kernel)[1] <= told(SUM, 2 * rows, groups, kernel)[1]
-
-
 # ---- the decision --------------------------------------------------------------------------------
 
 
@@ -182,14 +176,6 @@ def test_the_reason_names_the_expectations() -> None:
         made = choose.decide(SUM, 10**8, replace(about(groups), bounds=(0, 10**12)), H200)
         others = made.why.split("expected")[1].split(", ")[1:]
         assert [made.kernel, *(part.split()[0] for part in others)] == kernels
-
-
-def test_the_constants_decide() -> None:
-    global_is_free = replace(COSTS, access_ps=0.01, miss_ps=0.01, claim_ps=0.01)
-    scatter_is_free = replace(COSTS, move_ps=0.01, load_ps=0.01, run_ps=0.01, find_ps=0.01)
-    query = replace(SUM, states=(KernelState("FloatSum", (0,)), KernelState("Max", (0,), "f64")))
-    assert choose.decide(query, 10**8, about(10**6), H200, costs=global_is_free).kernel != "pgb"
-    assert choose.decide(query, 10**8, about(10**6), H200, costs=scatter_is_free).kernel == "pgb"
 
 
 def test_skewed_keys_do_not_go_to_a_table_that_cannot_grow() -> None:

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.choose import decide, decide_again
-from dask_gpuagg.cuda.choice.costs import shipped
 from dask_gpuagg.cuda.choice.decision import Direct, Partitioned
 from dask_gpuagg.cuda.choice.summary import ANY_WORD, EMPTY_PLAIN, KeySummary, window
 from dask_gpuagg.cuda.choice.tables import direct_bytes
@@ -154,13 +152,3 @@ def test_another_kernel_where_keys_lie_outside() -> None:
     assert not isinstance(again, Direct)
     assert not (isinstance(again, Partitioned) and again.window)
     assert decide_again(SUM, 10**8, made, H200, "direct").kernel == "lphga"
-
-
-def test_expected_times_of_direct_grow_with_the_groups() -> None:
-    costs = shipped(H200).costs
-    times = [
-        choose.expected_ms(SUM, 10**8, H200, costs, decide(SUM, 10**8, dense(g), H200))
-        for g in (1_000, 20_000, 10**6)
-    ]
-    assert times == sorted(times)
-    assert 0.35 < times[0] < times[-1] < 2

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import struct
 from dataclasses import replace
-from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +19,6 @@ from dask_gpuagg.cuda.keys import narrowed
 from dask_gpuagg.cuda.keys import ranges as kept
 from dask_gpuagg.cuda.keys.ranges import (
     WORD_BITS,
-    Numbering,
     numbered_by_ranges,
     numbered_by_steps,
     packed_ranges,
@@ -29,10 +26,9 @@ from dask_gpuagg.cuda.keys.ranges import (
     two_word_ranges,
 )
 from dask_gpuagg.cuda.keys.words import representations_of, slot_words
-from dask_gpuagg.cuda.query.forms import HASHED, PACKED, QUOTIENTS, RANGED, STEPPED, WIDE_RANGED
+from dask_gpuagg.cuda.query.forms import HASHED, PACKED, RANGED, STEPPED, WIDE_RANGED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KeyPart
-from dask_gpuagg.cuda.sampling import repeat
 from tests.cuda.choice.test_choose import H200
 from tests.cuda.choice.test_tables import FIVE, SUM
 
@@ -101,7 +97,7 @@ def test_keys_that_fit_a_word_may_be_numbered() -> None:
     assert made is not None
     query = made.query
     assert (query.form, query.extra_columns, query.key_outputs) == (RANGED, 2, 2)
-    assert not made.steps
+    assert not made.step
     assert [base for base, _ in made.ranges] == [-10, -10]
     assert [column.data for column in made.extra] == [2**64 - 10] * 2
     assert representations_of(replace(query, chosen=None))[1] == query
@@ -171,86 +167,6 @@ def test_keys_without_steps_have_no_numbers_of_them() -> None:
     # numbers that would end beyond those of 64 bits
     assert form(2**63 - 1 - apart) is None
     assert form([int(key) - 2**63 for key in apart]) is None
-
-
-def fma(a: float, b: float, c: float) -> float:
-    """Rounded once."""
-    return float(Fraction(a) * Fraction(b) + Fraction(c))
-
-
-def quotient(whole: float, parts: Any) -> float:
-    """``EveryQuotient::quotient`` of kernels/key/ranged.cuh."""
-    (inverse,) = struct.unpack("<d", struct.pack("<Q", parts.data))
-    near = whole * inverse
-    return fma(fma(-near, parts.offset, whole), inverse, near)
-
-
-@given(st.integers(0, 2**53), st.sampled_from(kept._PARTS))
-def test_quotients_are_rounded_correctly(whole: int, parts: int) -> None:
-    query = Query((KeyPart("f64", False),), False, (), (), (), chosen=QUOTIENTS)
-    column, _ = Numbering(query, [(0, 1)], [parts]).extra
-    assert quotient(float(whole), column) == whole / parts
-
-
-def code_of_float(value: float, made: Numbering) -> int:
-    """``EveryQuotient::code`` of kernels/key/ranged.cuh."""
-    parts, range_ = made.extra
-    dtype = np.dtype({"f32": "float32", "f64": "float64"}[made.query.keys[0].ctype]).type
-    whole = float(np.rint(np.float64(dtype(value)) * parts.offset))
-    if not abs(whole) < 2**53 or dtype(quotient(whole, parts)) != dtype(value):
-        return 2**64 - 1
-    return (int(whole) - (range_.data or 0)) % 2**64
-
-
-@pytest.mark.parametrize(("ctype", "dtype"), [("f32", "float32"), ("f64", "float64")])
-@given(
-    st.sampled_from([1, 10, 100, 1_000]),
-    st.integers(0, 10**6),
-    st.sets(st.integers(0, 5_000), min_size=16, max_size=200),
-)
-def test_floats_of_few_decimals(
-    ctype: str, dtype: str, parts: int, first: int, steps: set[int]
-) -> None:
-    query = replace(NUMBER, keys=(KeyPart(ctype, False),))
-    values = ((first + np.array(sorted(steps))) / parts).astype(dtype)
-    words = values.view("uint32" if ctype == "f32" else "int64").astype(np.int64)
-    made = numbered_by_steps(query, words, (int(words[0]), int(words[-1])), 10**6)
-    assert made is not None
-    # fewer parts where all values have fewer decimals
-    assert parts % made.step == 0
-    ((base, codes),) = made.ranges
-    for value in values:
-        code = code_of_float(value, made)
-        assert code < codes - 1
-        assert values.dtype.type((code + base) / made.step) == value
-    for other in (values[0] + 0.3 / parts, -values[-1] - 1, np.inf, 1e30):
-        assert code_of_float(other, made) >= codes
-    window = repeat._window_of_steps(made)
-    assert window is not None
-    assert window[0] <= words[0] <= words[-1] <= window[1]
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        np.arange(100) / 3,
-        np.arange(100) / 100 - 0.5,
-        np.array([*np.arange(100.0), np.inf]),
-        np.array([*np.arange(100.0), 2.0**60]),
-        np.arange(15.0),
-    ],
-)
-def test_floats_that_are_no_numbers_of_few_decimals(values: Any) -> None:
-    query = replace(NUMBER, keys=(KeyPart("f64", False),))
-    words = values.view(np.int64)
-    assert numbered_by_steps(query, words, (int(words.min()), int(words.max())), 10**6) is None
-
-
-def test_floats_whose_nulls_have_a_bit_of_the_word() -> None:
-    single = replace(NUMBER, keys=(KeyPart("f32", False),))
-    assert single.may_be_stepped
-    assert not replace(single, keep_nulls=True).may_be_stepped
-    assert replace(single, keys=(KeyPart("f64", False),), keep_nulls=True).may_be_stepped
 
 
 def test_keys_with_values_between_the_steps_are_taken_as_they_are(
@@ -378,79 +294,3 @@ def test_slots_of_the_index_have_room_for_most_keys() -> None:
     assert words(text, text, mean=[24.0, 8.0]) == 8
     # no room: rows are compared with rows
     assert words(text, mean=[105.0]) == 2
-
-
-DAY = 86_400 * 10**9
-ROWS = 8_000_000
-
-
-def paired(
-    monkeypatch: pytest.MonkeyPatch, days: Any, *, masked: bool = False, rows: int = ROWS
-) -> tuple[Any, list[Any]]:
-    """A call by a column of these values, repeated, and stores; what is read of them."""
-    bounds = [(int(days.min()), int(days.max())), (3, 202)]
-    read: list[int] = []
-
-    def read_back(address: int, into: Any, stream: int) -> None:
-        first = address // 8 - 1_000
-        read.append(first)
-        into[:] = np.resize(np.roll(days, -(first * 31)), len(into)).tolist()
-
-    monkeypatch.setattr(kept, "_bounds", lambda call: bounds)
-    monkeypatch.setattr(kept, "read_back", read_back)
-    monkeypatch.setattr(kept, "_out_of_range", Cache(8))
-    monkeypatch.setattr(kept, "_steps", Cache(8))
-    # compiled for columns that all may have nulls, where one has
-    query = replace(SUM, keys=(KeyPart("i64", True), KeyPart("i32", True)))
-    mask = 1 if masked else None
-    columns = [SimpleNamespace(data=8_000, mask=mask, offset=0), SimpleNamespace(data=0, offset=0)]
-    call: Any = SimpleNamespace(query=query, rows=rows, about=("a", "b"), handle=0, columns=columns)
-    return call, read
-
-
-def test_days_beside_stores_are_numbered_by_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    days = np.arange(-100, 265) * DAY
-    call, read = paired(monkeypatch, days)
-    keys = narrowed(call)
-    query, columns = keys.query, keys.extra
-    assert (query.form, keys.codes) == (STEPPED, None)
-    assert query.extra_columns == len(columns) == 4
-    assert [column.offset for column in columns[:2]] == [DAY, 1]
-    day, store = [columns[0], columns[2]], [columns[1], columns[3]]
-    assert code_of(int(days[0]), day) == 365 // 192 + 4
-    assert code_of(int(days[-1]), day) == 364 + 365 // 192 + 4
-    assert code_of(3, store) == 200 // 192 + 4
-    for other, of in ((int(days[0]) + 1, day), (int(days[-1]) + 90 * DAY, day), (400, store)):
-        assert code_of(other, of) >= of[1].offset
-    # places all over the rows, once
-    assert len(read) >= 32
-    assert max(read) > 0.9 * ROWS
-    before = len(read)
-    assert narrowed(call).query.form == STEPPED
-    assert len(read) == before
-    # where rows were no such steps, wider ranges follow
-    remember_out_of_range(call.query, call.about)
-    assert narrowed(call).query.form != STEPPED
-
-
-@pytest.mark.parametrize(
-    ("days", "more"),
-    [
-        (np.arange(365) * DAY + np.arange(365) % 2, {}),
-        (np.arange(10) * DAY, {}),
-        (np.arange(365), {}),
-        (np.arange(365) * DAY, {"masked": True}),
-        (np.arange(365) * DAY, {"rows": 1_000_000}),
-        (np.array([*range(364), 10**6]) * DAY, {}),
-    ],
-)
-def test_pairs_that_steps_do_not_number(
-    days: Any, more: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert narrowed(paired(monkeypatch, days, **more)[0]).query.form != STEPPED
-
-
-def test_forced_kernels_without_slots_have_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    call, read = paired(monkeypatch, np.arange(365) * DAY)
-    assert narrowed(call, slots=False).query.form != STEPPED
-    assert not read

@@ -254,8 +254,3 @@ def test_a_unit_that_fails_leaves_the_others(
     assert isinstance(first, Compiled)
     assert isinstance(last, Compiled)
     assert len(entries(cache)) == 2
-
-
-def test_no_units_are_no_work(cache: Path) -> None:
-    assert cubins([]) == []
-    assert not cache.exists()

@@ -26,15 +26,6 @@ pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC's bindings are not inst
 HOUR = 3600
 
 
-def test_read_only_directory_warns_once(fresh: None, tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    if os.access(tmp_path, os.W_OK):
-        pytest.skip("this user may write everywhere")
-    (message,) = warned(str(tmp_path))
-    assert str(tmp_path) in message
-    assert "gpuagg.kernel-cache" in message
-
-
 def test_directory_that_rejects_files_warns_once(
     fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,15 +13,12 @@ from typing import Any
 import pytest
 
 from dask_gpuagg.cuda.runtime import driver
-from dask_gpuagg.cuda.runtime.compiler import Compiled
 from dask_gpuagg.cuda.runtime.driver import Device
 from tests.running import environment
 
 runtime = pytest.importorskip("cuda.bindings.runtime", reason="CUDA's bindings are not installed")
 
-DEVICE = Device(0, "none", "sm_90", 132, 227 << 10)
 STATUS = runtime.cudaError_t
-CODE = Compiled(b"code", {kernel: f"lowered {kernel}" for kernel in ("hgb", "fold")})
 
 
 @pytest.mark.parametrize(

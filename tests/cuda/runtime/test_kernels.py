@@ -223,37 +223,6 @@ def test_code_of_queries_that_were_dropped_is_unloaded(
     assert unloads.count("wait") == 1
 
 
-def test_what_is_loaded_is_bounded(
-    unloads: list[Any], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    from cuda.bindings import driver as bindings
-
-    loaded: list[int] = []
-    success = bindings.CUresult.CUDA_SUCCESS
-
-    def load(*_: Any) -> tuple[Any, int]:
-        loaded.append(len(loaded))
-        return success, loaded[-1]
-
-    monkeypatch.setattr(bindings, "cuLibraryLoadData", load)
-    compile_by(monkeypatch, lambda unit, architecture: CODE)
-    monkeypatch.setattr(kernels_module, "_known", Cache(3))
-    names = [name for name in TABLE if "by int64" in name][:3]
-    # what other tests have left is not looked at again and again
-    gc.freeze()
-    request.addfinalizer(gc.unfreeze)
-    for ordinal in range(40):
-        device = replace(DEVICE, name=f"device {ordinal % 2}")
-        query = replace(TABLE[names[ordinal % len(names)]], keep_nulls=bool(ordinal % 5))
-        kernels_of(query, device).prepare("core")
-        gc.collect()
-        gone = [each for each in unloads if each != "wait"]
-        assert len(gone) == len(set(gone))
-        # three queries, and what each device unloads as it loads the next time
-        assert len(loaded) - len(gone) <= 3 + 2
-    assert len(loaded) > 20
-
-
 # ---- threads -----------------------------------------------------------------------------------
 
 

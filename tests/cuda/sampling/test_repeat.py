@@ -197,9 +197,7 @@ def test_no_key_may_come_near_the_end_of_a_range_of_steps(
 ) -> None:
     """100 keys a hundred apart, four more at both ends, a null."""
     stepped = replace(SUM, chosen=STEPPED)
-    bounds = expectation.bounds_of(
-        numbers(0, 9_900), PARTS, Numbering(stepped, [(-400, 109)], [100])
-    )
+    bounds = expectation.bounds_of(numbers(0, 9_900), PARTS, Numbering(stepped, [(-400, 109)], 100))
     seen = numbers(least, greatest)
     inside = [
         low <= n <= high for low, n, high in zip(bounds.least, seen, bounds.most, strict=True)
@@ -209,8 +207,8 @@ def test_no_key_may_come_near_the_end_of_a_range_of_steps(
     assert not any(bounds.ends)
 
 
-@pytest.mark.parametrize("run", [1, 7, 100, 1_000])
-@pytest.mark.parametrize("groups", [4, 64, 1_000, 20_000, 10**6])
+@pytest.mark.parametrize("run", [1, 7, 1_000])
+@pytest.mark.parametrize("groups", [4, 1_000, 10**6])
 def test_rows_of_the_same_keys_are_alike(groups: int, run: int) -> None:
     """Four standard deviations of each number: hardly one sample in a hundred is refused."""
     rng = np.random.default_rng(groups)
@@ -274,31 +272,6 @@ def test_decisions_are_repeated_for_about_as_many_rows(decision: Decision, more:
         (ROWS * 18 // 16, False),
     ]:
         assert (expectation.expectation(call_of(rows), "auto") is not None) == expected
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_more_groups_than_partitions_have_room_for_are_unlike(seed: int) -> None:
-    """Samples of many keys differ in hardly more than their pairs."""
-    rng = np.random.default_rng(seed)
-
-    def seen(groups: int) -> Numbers:
-        pairs = 2 * int(rng.poisson(65_536**2 / groups / 2))
-        once = 65_536 - pairs
-        return numbers(
-            -(2**62), 2**62, pairs=pairs, distinct=65_536 - pairs // 2, once=once,
-            twice=pairs // 2, most=2, met=65_536, hots=0,
-        )  # fmt: skip
-
-    first = seen(16_000_000)
-    n = first
-    groups = n.distinct + n.once * (n.once - 1) // (2 * (n.twice + 1))
-    estimate = KeySummary(groups, groups, 0.0, 0.0)
-    decision = choose.decide(SUM, 10**8, estimate, H200)
-    assert isinstance(decision, Partitioned)
-    assert sum(alike(seen(16_000_000), first, decision) for _ in range(100)) >= 80
-    for more in (1.1, 1.3, 1.5, 1.7):
-        if 16_000_000 * more > 1.05 * decision.global_slots:
-            assert sum(alike(seen(int(16e6 * more)), first, decision) for _ in range(100)) <= 20
 
 
 def test_decisions_are_seldom_repeated_after_refusals() -> None:
@@ -373,7 +346,7 @@ def zipf_sample(rng: np.random.Generator, groups: int, exponent: float) -> tuple
     return seen, list(zip(words, rows[hot].tolist(), segments[hot].tolist(), strict=True))
 
 
-@pytest.mark.parametrize("exponent", [0.6, 0.8, 1.0, 1.3])
+@pytest.mark.parametrize("exponent", [0.6, 1.3])
 @pytest.mark.parametrize("groups", [30_000, 300_000])
 def test_decisions_for_skewed_keys_in_partitions_are_repeated(groups: int, exponent: float) -> None:
     rng = np.random.default_rng(groups)
@@ -400,13 +373,6 @@ def test_decisions_for_skewed_keys_in_partitions_are_repeated(groups: int, expon
         rows = {word: n for word, n, _ in rest}
         assert sum(rows.get(word, 0) for word in decision.hot) >= found.hot.rows
     assert not alike(zipf_sample(rng, groups, exponent / 2)[0], seen, decision)
-
-
-def test_nothing_is_asked_of_hot_keys_where_there_are_none() -> None:
-    expectation.keep(call_of(), "auto", PARTS, numbers(), 0)
-    found = expectation.expectation(call_of(), "auto")
-    assert found is not None
-    assert found.hot is None
 
 
 def test_decisions_for_skewed_keys_in_shared_tables_are_repeated() -> None:

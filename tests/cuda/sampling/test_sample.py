@@ -11,7 +11,7 @@ import pytest
 
 from dask_gpuagg.cuda.choice.choose import decide
 from dask_gpuagg.cuda.choice.summary import ANY_WORD, KeySummary, estimate_groups
-from dask_gpuagg.cuda.query.tuning import HOT_ROWS, HOT_TOLD, SEGMENTS_FROM_BIT
+from dask_gpuagg.cuda.query.tuning import HOT_ROWS, HOT_TOLD
 from dask_gpuagg.cuda.sampling import sample
 from dask_gpuagg.cuda.sampling.sample import (
     REGISTERS,
@@ -41,7 +41,7 @@ def ranks_of_hashes(hashes: np.ndarray) -> np.ndarray:
     return registers
 
 
-@pytest.mark.parametrize("keys", [0, 1, 1_000, 20_000, 1_000_000, 8_000_000])
+@pytest.mark.parametrize("keys", [0, 1, 1_000, 20_000, 1_000_000])
 def test_keys_are_counted(keys: int) -> None:
     # five standard errors
     assert distinct_keys(ranks_of(keys, np.random.default_rng(1))) == pytest.approx(
@@ -69,7 +69,7 @@ def zipf(exponent: float, rows: int, keys: int, rng: np.random.Generator) -> np.
 @pytest.mark.parametrize("keys", [10**5, 10**7])
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 1.5])
 def test_a_fourth_of_the_rows_estimates_all_keys(exponent: float, keys: int) -> None:
-    made = zipf(exponent, 1 << 21, keys, np.random.default_rng(5))
+    made = zipf(exponent, 1 << 19, keys, np.random.default_rng(5))
     assert counted(made) == pytest.approx(np.unique(made).size, rel=0.2)
 
 
@@ -130,21 +130,6 @@ def test_runs_of_equal_keys_are_not_hot() -> None:
     assert made.alike < 1e-4
 
 
-def test_hot_keys_have_their_rows_and_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = [(2**64 - 2, 700, 200), (5, 9, 4), (2**63, 1 << 16, 256)]
-
-    def there(address: int, into: Any, stream: int) -> None:
-        for i, (word, rows, segments) in enumerate(told):
-            into.words[i] = word
-            into.counts[i] = rows | segments << SEGMENTS_FROM_BIT
-
-    monkeypatch.setattr(sample, "read_back", there)
-    call: Any = SimpleNamespace(handle=0)
-    assert sample._hot_keys(4096, 3, call) == told
-    assert sample._hot_keys(4096, 0, call) == []
-    assert len(sample._hot_keys(4096, 2 * HOT_TOLD, call)) == HOT_TOLD
-
-
 @pytest.mark.parametrize("least", [0, 400, 9_000])
 def test_partials_have_at_least_the_groups_of_the_largest(
     least: int, monkeypatch: pytest.MonkeyPatch
@@ -160,25 +145,6 @@ def test_partials_have_at_least_the_groups_of_the_largest(
     else:
         assert (made.groups, made.most, made.skewed, made.hot) == (9_000, 9_000, False, ())
         assert made.bounds == (3, 9)
-
-
-def test_some_keys_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unmixed, from the slots that lie first; those that are empty, or of keys apart, left out."""
-    keys = np.array([0, 1, -1, 2**62, -(2**63), 1_700_000_000 * 10**9, 12_345], dtype=np.int64)
-    plain = keys.view(np.uint64)
-    # mix() of kernels/core/types.cuh
-    mixed = (plain ^ (plain >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
-
-    def read_back(address: int, into: Any, stream: int) -> None:
-        slots = np.frombuffer(into, np.uint64)
-        slots[:] = 2**64 - 1
-        slots[5] = 2**64 - 2
-        slots[10 : 10 + len(mixed)] = mixed
-
-    monkeypatch.setattr(sample, "read_back", read_back)
-    made = object.__new__(sample.Sample)
-    made.table, made._call = 4096, SimpleNamespace(handle=0)  # type: ignore[assignment]
-    assert list(made.some_words()) == list(keys)
 
 
 def test_there_are_no_more_groups_than_words_between_those_seen() -> None:
