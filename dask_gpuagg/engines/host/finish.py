@@ -302,6 +302,9 @@ def _nunique(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any
 
 
 def _unique(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
+    if isinstance(values.dtype, pd.StringDtype) and pd.options.future.infer_string:
+        # Dask makes text Arrow's, whose nulls are NA; pandas' own text has NaN
+        values = values.astype("str")
     # pandas gives no groups the dtype of the values
     return reducer.by(values).unique().astype(object).array
 

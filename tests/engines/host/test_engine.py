@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import dask_gpuagg
 from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.engines.host import engine
 from dask_gpuagg.engines.host.dtypes import conform
@@ -113,3 +114,13 @@ def test_no_output_has_the_memory_of_the_rows(rows: int):
     for rows_of in (data["k"].to_numpy(), data["v"].to_numpy()):
         assert not any(np.shares_memory(values, rows_of) for values in columns)
         assert not np.shares_memory(result.index.to_numpy(), rows_of)
+
+
+@pytest.mark.skipif(not pd.options.future.infer_string, reason="text is objects in pandas 2")
+def test_distinct_text_is_of_pandas_own_dtype():
+    frame = pd.DataFrame({"k": [1, 1, 1, 2], "s": ["a", None, "a", "b"]})
+    with dask_gpuagg.enabled():
+        result = dd.from_pandas(frame, npartitions=2).groupby("k").s.unique().compute()
+    for values, expected in zip(result.sort_index(), frame.groupby("k").s.unique(), strict=True):
+        assert values.dtype == expected.dtype
+        pd.testing.assert_extension_array_equal(values, expected)
