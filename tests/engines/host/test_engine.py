@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
@@ -116,7 +117,7 @@ def test_no_output_has_the_memory_of_the_rows(rows: int):
         assert not np.shares_memory(result.index.to_numpy(), rows_of)
 
 
-@pytest.mark.skipif(not pd.options.future.infer_string, reason="text is objects in pandas 2")
+@pytest.mark.skipif(pd.__version__ < "3", reason="text is objects in pandas 2")
 def test_distinct_text_is_of_pandas_own_dtype():
     frame = pd.DataFrame({"k": [1, 1, 1, 2], "s": ["a", None, "a", "b"]})
     with dask_gpuagg.enabled():
