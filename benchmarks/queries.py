@@ -165,6 +165,12 @@ _TABLE = (
         note=f"{WIDE_ROWS:,} rows of their own in {WIDE_PARTITIONS} partitions, "
         f"{WIDE_GROUPS} groups",
     ),
+    Query(
+        "wide_mean",
+        f"mean of {WIDE_COLUMNS} columns",
+        lambda x: _wide_frame(_client()).groupby("k").mean(),
+        note="the rows of wide",
+    ),
 )
 
 QUERIES: Mapping[str, Query] = MappingProxyType({query.name: query for query in _TABLE})

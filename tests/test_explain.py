@@ -227,6 +227,11 @@ class TestNoQuery:
             explain(ddf.groupby("k"))
 
 
+    def test_the_outputs_of_nunique_are_dasks(self, ddf):
+        (explained,) = explain(ddf.groupby("k").v.nunique()).groupbys
+        assert "split_out=True, as Dask has it for nunique" in str(explained)
+
+
 class TestPicture:
     @pytest.mark.parametrize("npartitions", [1, 3, 20])
     @pytest.mark.parametrize("name", TRUE)

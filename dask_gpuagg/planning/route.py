@@ -135,6 +135,8 @@ def route(query: GroupByQuery, expr: Any) -> Routing:
     if callable(split_out):
         return choose_route(query, outputs)
     kind = Route.TREE if outputs == 1 and split_out is not True else Route.EXCHANGE
+    if split_out is True and isinstance(expr, G.NUnique):
+        return Routing(kind, outputs, "split_out=True, as Dask has it for nunique")
     return Routing(kind, outputs, f"split_out={split_out} was asked for")
 
 
