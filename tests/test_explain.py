@@ -226,7 +226,6 @@ class TestNoQuery:
         with pytest.raises(TypeError, match="why_not"):
             explain(ddf.groupby("k"))
 
-
     def test_the_outputs_of_nunique_are_dasks(self, ddf):
         (explained,) = explain(ddf.groupby("k").v.nunique()).groupbys
         assert "split_out=True, as Dask has it for nunique" in str(explained)
