@@ -41,7 +41,7 @@ __all__ = [
 
 
 class Kind(enum.Enum):
-    """How the partial results of an aggregation are combined."""
+    """Way in which the partials of an aggregation are combined."""
 
     MERGEABLE = "mergeable states"
     DISTINCT = "distinct (key, value) pairs"

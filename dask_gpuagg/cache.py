@@ -104,7 +104,7 @@ class Cache(Generic[K, V]):
             self._values.popitem(last=False)
 
     def _after_fork(self) -> None:
-        """In the child: the threads that held the lock, or were making values, are not there."""
+        """Replace the lock in the child, where no thread holds it or computes values."""
         self._lock = Lock()
         done = [(key, future) for key, future in list(self._values.items()) if future.done()]
         self._values = OrderedDict(done)

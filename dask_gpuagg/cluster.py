@@ -49,7 +49,7 @@ def current_client() -> Any | None:
 
 
 def protocol() -> str:
-    """By which the current client talks to its cluster, ``tcp`` say; empty without one."""
+    """Protocol of the current client's cluster, such as ``tcp``; empty without a client."""
     client = current_client()
     scheduler = None if client is None else client.scheduler
     return "" if scheduler is None else str(scheduler.address).partition("://")[0]

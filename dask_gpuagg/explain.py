@@ -70,7 +70,7 @@ class Explained:
 
     @property
     def groups(self) -> str:
-        """How many groups are expected; empty if nothing is known."""
+        """Expected number of groups as text; empty if unknown."""
         decision = self.decision
         if decision is None or decision.groups is None:
             return ""
@@ -97,7 +97,7 @@ class Explained:
         return lines + [(title, text) for title, text in more.items() if text]
 
     def ran(self) -> list[str]:
-        """What ran: on the host each step, on the device the latest calls of the kernels."""
+        """Texts of the runs: steps on the host, the latest calls of kernels on the device."""
         texts, calls = [], []
         steps: dict[str, list[Run]] = {}
         for run in self.runs:

@@ -30,7 +30,7 @@ class Column:
 
     @property
     def boxes(self) -> int:
-        """How many are drawn."""
+        """Number of boxes that are drawn."""
         return max(1, min(self.number, _BOXES))
 
 

@@ -75,7 +75,7 @@ def likely(query: Query, rows: int, groups: int | None, device: Device) -> Units
 
 
 def _decided(query: Query, rows: int, groups: int | None, device: Device) -> Units:
-    """What the decision for so many groups launches."""
+    """Kernels that the decision for so many groups launches."""
     if not groups:
         return []
     costs, units = known(device).costs, []

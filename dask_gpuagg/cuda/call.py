@@ -49,7 +49,7 @@ class Made(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What one call did.
+    """Record of one call of the kernels.
 
     Attributes
     ----------
@@ -320,7 +320,7 @@ def columns_for(call: Call, room: int, nulls: Sequence[int | None] = ()) -> Buff
 
 
 def targets_of(buffers: Buffers) -> ctypes.Array[Target]:
-    """What kernels write columns to."""
+    """Structs of the memory that kernels write columns to."""
     return (Target * len(buffers))(
         *(Target(data.ptr, mask.ptr if mask else None) for data, mask in buffers)
     )

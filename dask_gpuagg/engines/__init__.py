@@ -45,7 +45,7 @@ def engine_of(data: Any) -> Engine:
 
 
 def narrowing_of(data: Any) -> Narrowing:
-    """How the engine of a frame narrows quantiles; see ``engine_of``."""
+    """Module that narrows quantiles for the engine of a frame; see ``engine_of``."""
     result: Narrowing = _device("narrowed") if engine_name(data) == DEVICE else narrowed
     return result
 

@@ -162,7 +162,7 @@ def replanned(tables: Partial, own: Plan, together: Plan) -> Partial:
 
 
 def sources(own: Plan, together: Plan) -> dict[int, int]:
-    """For each state of one plan, the state of another that serves the same output."""
+    """Map each state of one plan to the state of another plan that serves the same output."""
     source: dict[int, int] = {}
     for mine, theirs in zip(own.outputs, together.outputs, strict=True):
         for i, j in zip(mine.states, theirs.states, strict=True):

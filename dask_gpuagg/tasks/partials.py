@@ -55,7 +55,7 @@ class Inputs:
         return engine.bytes_of(self.keys) + engine.bytes_of(self.columns)
 
     def rows(self, start: int, stop: int) -> Inputs:
-        """Some of the rows, not copied."""
+        """Slice of the rows, not copied."""
         span = slice(start, stop)
         keys = [key.iloc[span] for key in self.keys]
         columns = [column.iloc[span] for column in self.columns]

@@ -139,7 +139,7 @@ def gpuagg_finalize(
 
 
 def gpuagg_split(partial: Partial, plan: Plan, buckets: int) -> list[Partial]:
-    """Task: one partial to one piece per output, by key hash."""
+    """Split a partial into one piece per output, by the hash of the keys."""
     with task(plan, "exchange") as done:
         tables, engine, rows = tables_of(partial), engine_of(partial), rows_of(partial)
         pieces = engine.within_memory(

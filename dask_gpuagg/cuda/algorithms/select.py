@@ -190,7 +190,7 @@ class Selector:
         self._on.launch(name, spread, threads, *operands, shared=shared)
 
     def kept(self, kept: Candidates) -> int:
-        """How many rows were inside, more than there is room for if that was too little."""
+        """Number of rows inside the brackets, which may exceed the room for them."""
         return self._on.read_number(kept.tally.ptr)
 
     def narrow(self, counts: Any, brackets: Words, inside: Candidates) -> Tally:
@@ -306,7 +306,7 @@ def divides(rows: int, groups: int, width: int) -> bool:
 
 
 def count_distinct(sorts: Launcher, chunk: Chunk, ctype: str) -> Any:
-    """How many different values of 4 or 8 bytes each group has, int64; all NaN are one.
+    """Count the distinct values of 4 or 8 bytes of each group, as int64; all NaN are one value.
 
     None where one value has so many of the rows that a sort is faster, or a part has more values
     than its table holds.

@@ -178,7 +178,7 @@ def segmented(on: Launcher, words: Words, of_row: Words, rows: int, groups: int)
 
 
 def rows_of_groups(on: Launcher, segments: Segments) -> int:
-    """How many rows belong to groups."""
+    """Number of rows that belong to groups."""
     return on.read_number(segments.starts.ptr + 4 * segments.groups)
 
 
@@ -208,7 +208,7 @@ def write_quantiles(
 
 
 def count_distinct(on: Launcher, segments: Segments) -> Any:
-    """How many different values each group has, int64; segments of ``sort_values``."""
+    """Count the distinct values of each group, as int64, in the segments of ``sort_values``."""
     counts = zeros_of(on, segments.groups, 8)
     if segments.rows:
         sizes = ctypes.c_uint32(segments.rows), ctypes.c_uint32(segments.groups)

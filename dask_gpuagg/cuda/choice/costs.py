@@ -104,7 +104,7 @@ def known(device: Device) -> Known:
 
 
 def path_of(device: Device, directory: Path) -> Path:
-    """Where the constants of a device lie beside compiled kernels."""
+    """Path of a device's constants, beside its compiled kernels."""
     name = re.sub(r"\W+", "-", device.name).strip("-").lower()
     return directory / f"costs-{name}.json"
 

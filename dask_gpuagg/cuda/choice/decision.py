@@ -161,7 +161,7 @@ class PgbFold(Partitioned):
 
 
 class Case(NamedTuple):
-    """What is decided about: a query, its rows, their summary if there is one, the device."""
+    """Input of a decision: the query, the number of rows, a summary if there is one, the device."""
 
     query: Query
     rows: int
@@ -181,8 +181,8 @@ def safe_slots(rows: int) -> int:
     return even(2 * rows + 64)
 
 
-def doubt(groups: int, rows: int) -> float:
-    """Relative standard deviation of Chao's estimate, the root of the keys to be seen twice."""
+def deviation(groups: int, rows: int) -> float:
+    """Relative deviation of Chao's estimate: one over the root of the keys expected twice."""
     return math.sqrt(2 * groups) / max(min(rows, SEGMENT * SEGMENTS), 1)
 
 

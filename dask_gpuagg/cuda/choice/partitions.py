@@ -20,7 +20,7 @@ from dask_gpuagg.cuda.choice.decision import (
     Pgb,
     PgbFold,
     PgbUr,
-    doubt,
+    deviation,
     even,
     margin,
     power_of_two,
@@ -328,11 +328,11 @@ def _capacity(rows: int, partitions: int, alike: float) -> int:
 
 def _room(groups: int, rows: int) -> int:
     """Groups that there is room for at first."""
-    return even(min(rows, int(margin(groups) * (1 + 4 * doubt(groups, rows))) + 1024))
+    return even(min(rows, int(margin(groups) * (1 + 4 * deviation(groups, rows))) + 1024))
 
 
 def _base(query: Query, estimate: KeySummary | None) -> int | None:
-    """What words are counted from if 32 bits suffice for what they have above it."""
+    """Lowest word, from which words are counted where 32 bits hold the differences."""
     if not query.form.has_numbers or estimate is None:
         return None
     least, greatest = estimate.bounds
@@ -373,7 +373,7 @@ def most_rows(decision: Partitioned) -> int:
 
 
 def partitions_of_rows(case: Case) -> int:
-    """Of rows to fold: so many that their widest column fills shared memory twice."""
+    """Number of partitions of rows to fold: their widest column fills shared memory twice."""
     query, rows, estimate, device, _ = case
     groups = max(1, case.groups)
     masked = any(v.masked for v in query.all_inputs)

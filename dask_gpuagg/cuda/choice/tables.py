@@ -11,7 +11,7 @@ from dask_gpuagg.cuda.choice.decision import (
     Hgb,
     Lphga,
     SpEga,
-    doubt,
+    deviation,
     even,
     margin,
     power_of_two,
@@ -141,8 +141,8 @@ def in_full_table(case: Case, why: str) -> SpEga:
     """A table as large as the groups, which grows where they are more."""
     slots = case.rows
     if case.estimate is not None:
-        doubtful = margin(case.groups) * (1 + 2 * doubt(case.groups, case.rows))
-        slots = min(case.rows, int(doubtful))
+        uncertain = margin(case.groups) * (1 + 2 * deviation(case.groups, case.rows))
+        slots = min(case.rows, int(uncertain))
     return SpEga(why=why, estimate=case.estimate, global_slots=even(max(slots, 64)))
 
 

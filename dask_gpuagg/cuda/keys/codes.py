@@ -148,7 +148,7 @@ _MOST_LENGTH = 0x7FFFFFFF
 
 
 def _longest(seen: Seen) -> int:
-    """Of the strings; 0 if none was seen."""
+    """Length of the longest string; 0 without strings."""
     below = int(seen.below[_PLACES])
     return 0 if below == _NOTHING else _MOST_LENGTH - below
 
@@ -173,7 +173,7 @@ class _Places(NamedTuple):
 
     @property
     def values(self) -> int:
-        """How many strings these are."""
+        """Number of strings."""
         in_place = (greatest - least + 1 for least, greatest in self.bytes_of)
         return math.prod(in_place, start=self.longest - self.shortest + 1)
 

@@ -99,7 +99,7 @@ def _first(query: Query) -> Query:
 
 
 def _places(order: Iterable[int]) -> list[int]:
-    """Where each element is after an order: the inverse of a permutation."""
+    """Place of each element after ordering: the inverse of the permutation."""
     places = {old: new for new, old in enumerate(order)}
     return [places[i] for i in range(len(places))]
 

@@ -18,7 +18,7 @@ from dask_gpuagg.cuda.query.instantiations import (
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """How tables hold the keys; there is one object of each form."""
+    """Form in which tables hold the keys; each form is a single object."""
 
     # the C++ type
     name: str

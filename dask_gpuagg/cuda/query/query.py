@@ -55,7 +55,7 @@ class Query:
 
     @cached_property
     def form(self) -> Form:
-        """How tables hold the keys."""
+        """Form in which tables hold the keys."""
         if self.chosen is not None:
             return self.chosen
         if any(key.string for key in self.keys):
@@ -193,7 +193,7 @@ class Query:
 
     @cached_property
     def scatter(self) -> tuple[int, int, int]:
-        """Of the scatter: threads of a block, rows of a thread in ordinary and in large tiles."""
+        """Threads of a scatter block, and rows of a thread in ordinary and in large tiles."""
         # of many partitions tiles as large as shared memory allows make the longest runs
         return (1024, 16, 24) if self.widest <= 8 else (512, 16, 24)
 

@@ -251,7 +251,7 @@ class Window(Struct):
 
 
 class Words(Struct):
-    """Where the keys of all partitions lie, and how they are read (kernels/pgb_tr/words.cuh)."""
+    """Addresses and layout of the keys of all partitions (kernels/pgb_tr/words.cuh)."""
 
     data = _field("void*")
     base = U64  # of narrow words and of slots: what they are counted from

@@ -74,7 +74,7 @@ def cubin(unit: TranslationUnit, architecture: str) -> Compiled:
 
 
 def kept(unit: TranslationUnit, architecture: str) -> Compiled | None:
-    """What the disk cache has of a translation unit."""
+    """Read a translation unit's machine code from the disk cache; None if it is absent."""
     content = disk_cache.read(_key(unit, architecture))
     if content is None:
         return None
@@ -102,11 +102,11 @@ def cubins(units: Sequence[tuple[TranslationUnit, str]]) -> list[Compiled | Comp
 def compile_source(unit: TranslationUnit, architecture: str, *more: str) -> Compiled:
     """Machine code of a translation unit from NVRTC, with ``more`` options; see ``cubin``."""
     compiler_version()  # says what is wrong where there is no NVRTC
-    return _to_its_end(lambda: _compiled(unit, architecture, more))
+    return _uninterrupted(lambda: _compiled(unit, architecture, more))
 
 
-def _to_its_end(work: Callable[[], T]) -> T:
-    """What a call that compiles returns; a process that ends meanwhile waits for the call.
+def _uninterrupted(work: Callable[[], T]) -> T:
+    """Run a call that compiles and return its result; a process that exits waits for it.
 
     At its end a process destroys NVRTC's static objects, and a thread that still compiles corrupts
     the heap. Python waits for threads that are no daemons; those of Dask's workers are.
@@ -218,7 +218,7 @@ def compiler_version() -> str:
         _, major, minor = nvrtc.nvrtcVersion()
     except (ImportError, OSError, RuntimeError) as error:
         raise CompileError(f"NVRTC cannot be loaded: {error}") from error
-    comments = [line for line in _to_its_end(_empty_ptx).splitlines() if line.startswith("// ")]
+    comments = [line for line in _uninterrupted(_empty_ptx).splitlines() if line.startswith("// ")]
     return "\n".join((f"{major}.{minor}", *comments))
 
 

@@ -53,7 +53,7 @@ def directories() -> tuple[Path, ...]:
 
 
 def cache_directory() -> Path | None:
-    """Where is written: the first directory that can be, or else the first; None without any."""
+    """First writable directory, or else the first one; None without directories."""
     trusted = directories()
     for directory in trusted:
         there = next(p for p in (directory, *directory.parents) if p.exists())
@@ -63,7 +63,7 @@ def cache_directory() -> Path | None:
 
 
 def read(name: str) -> bytes | None:
-    """What was written under a name; None where there is nothing, or it has been changed."""
+    """Read the data stored under a name; None if there are none, or if their checksum differs."""
     for directory in directories():
         content = _trusted_content(directory / f"{name}{SUFFIX}")
         if content is None:
@@ -157,7 +157,7 @@ def _locked(path: Path) -> int | None:
 
 
 def tidy(directory: Path) -> None:
-    """Remove what killed processes left, and the entries used longest ago beyond the size."""
+    """Remove leftovers of killed processes, and the least recently used entries above the limit."""
     entries = []
     with contextlib.suppress(OSError), os.scandir(directory) as files:
         for file in files:

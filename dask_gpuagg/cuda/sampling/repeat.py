@@ -182,7 +182,7 @@ def _room_left(codes: int) -> int:
 
 
 def _deviation_of_pairs(numbers: Numbers, estimate: KeySummary) -> int:
-    """Of skewed keys' pairs: s segments of a key vary as draws with replacement do."""
+    """Deviation of the pairs of skewed keys: its segments vary like draws with replacement."""
     variance, pairs = 0.0, 0.0
     for _, share in estimate.hot:
         absent = math.exp(-share * numbers.rows / SEGMENTS)

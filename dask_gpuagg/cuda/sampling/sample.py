@@ -112,7 +112,7 @@ class Sample:
 
 
 def segments_of(first: int, end: int, rows: int) -> int:
-    """How many of the sample's segments, evenly over all rows, begin in a piece of them."""
+    """Number of the sample's segments that begin in a piece; segments lie evenly over all rows."""
     of = summary.SEGMENTS
     return -(-end * of // rows) - -(-first * of // rows)
 

@@ -246,7 +246,7 @@ def _of_objects(objects: npt.NDArray[np.object_], promised: Any) -> Hashes:
 
 
 def _token(value: Any) -> str | float | int | None:
-    """Text, number or nanoseconds that equal objects share; else ``None``."""
+    """Value that equal objects share: text, number or nanoseconds; ``None`` for others."""
     match value:
         case str():
             return str(value)

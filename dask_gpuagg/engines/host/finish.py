@@ -179,7 +179,7 @@ def sort_order(keys: list[Any]) -> npt.NDArray[np.int64]:
 
 
 def ranks(keys: list[Any]) -> list[npt.NDArray[np.int64]]:
-    """For each key an integer per row, in the order of its values; nulls are last."""
+    """Rank the values of each key: integers in the order of the values, nulls last."""
     result = []
     for key in keys:
         if isinstance(key, pd.Categorical):

@@ -38,7 +38,7 @@ Counted = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Brackets:
-    """For each target the two values between which a group's order statistics are looked for.
+    """Brackets by target: the two values between which a group's order statistics are searched.
 
     ``keys`` are those of the groups that have brackets; ``ends`` for each target the low and the
     high ends, arrays of shape (groups,) of ``_wide`` values. ``others``: whether the brackets of
@@ -206,7 +206,7 @@ def _counted(
 
 
 class _Ranked(NamedTuple):
-    """For each group the ranks on either side of a quantile, and where they lie.
+    """Ranks on either side of a quantile, and their places, by group.
 
     ``rows`` are the values of each group, ``before`` those below the ones inside. ``ranks`` has the
     upper and the lower ones, ``sides`` those of both. ``missed`` are groups whose brackets do not

@@ -199,11 +199,11 @@ class Reducer:
         return compiled.medians(codes, self.n, values.to_numpy(np.float64))
 
     def first_row(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """For each group the first of the given ascending row numbers, -1 where none is."""
+        """First of the ascending row numbers ``rows`` in each group, -1 without one."""
         return self.last_row(rows[::-1])
 
     def last_row(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """For each group the last of the given row numbers, -1 where none is."""
+        """Last of the row numbers ``rows`` in each group, -1 without one."""
         last = np.full(self.n, -1, dtype=np.int64)
         last[self.codes[rows]] = rows  # the last write wins
         return last
