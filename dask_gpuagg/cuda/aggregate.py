@@ -1,7 +1,7 @@
 """Group the rows of columns in device memory, by attempts until one holds all groups.
 
 An attempt is a form of the keys, a kernel, and perhaps less memory. The query that was asked for is
-``asked``. ``call.query`` has its keys in one form, and ``decision.partition_query(call.query)`` is
+``requested``. ``call.query`` has its keys in one form, and ``decision.partition_query(call.query)`` is
 the query that partitions are compiled for.
 """
 
@@ -109,12 +109,12 @@ def aggregate(
         raise ValueError(f"at most {OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
     started = time.perf_counter()
     device = current_device()
-    asked, _ = prepared(query, device)
+    requested, _ = prepared(query, device)
     columns = Columns(parts, device, stream, stopwatch, about, least, meanwhile)
     decision: Decision | None = None
     many = forced == "auto" and columns.rows >= summary.SAMPLED_FROM
-    if encoded and many and may_be_narrow(asked):
-        call = columns.call(asked)
+    if encoded and many and may_be_narrow(requested):
+        call = columns.call(requested)
         decision = decide(call, forced, Sample(call), encoded)
         call.args.rows = call.rows
         # a table that fits shared memory is faster
@@ -126,7 +126,7 @@ def aggregate(
             seconds = time.perf_counter() - started
             run = run_of(call, decision, Counters(groups=groups), seconds=seconds)
             return Aggregated([Made(k, None, 0) for k in ranged], [], run, False, codes=codes)
-    keys, call, run, counters = group(columns, asked, forced, encoded, decision)
+    keys, call, run, counters = group(columns, requested, forced, encoded, decision)
     run = run._replace(seconds=time.perf_counter() - started)
     made_keys, outputs = write(call, counters)
     made_keys = keys.decoded(call, made_keys, run.groups)
@@ -234,7 +234,7 @@ class Attempt:
 
 
 def group(
-    columns: Columns, asked: Query, forced: str, encoded: bool, decision: Decision | None = None
+    columns: Columns, requested: Query, forced: str, encoded: bool, decision: Decision | None = None
 ) -> Grouped:
     """Group rows by the first attempt that holds all groups.
 
@@ -242,10 +242,10 @@ def group(
     the groups, and ``decision`` that for the keys as they come, where it is taken already.
     """
     if columns.rows == 0:
-        keys = Keys(asked)
+        keys = Keys(requested)
         call = keys.call(columns)
         return Grouped(keys, call, Run(decide(call, forced, None), 0, 0), Counters())
-    for attempt in Ladder(columns, asked, forced, encoded, decision).attempts():
+    for attempt in Ladder(columns, requested, forced, encoded, decision).attempts():
         done = attempt.run()
         if done is None:
             continue
@@ -264,7 +264,7 @@ class Ladder:
     """The attempts at one group-by, see ``group``: each is made when those before have failed."""
 
     columns: Columns
-    asked: Query
+    requested: Query
     forced: str
     encoded: bool
     decision: Decision | None = None
@@ -280,14 +280,14 @@ class Ladder:
 
     def _forms(self) -> Iterator[Keys]:
         """The keys in narrower forms first, by row last."""
-        columns, asked, auto = self.columns, self.asked, self.forced == "auto"
-        texts = auto and not self.encoded and may_have_dictionary(columns, asked)
-        if texts and is_known(columns, asked):
+        columns, requested, auto = self.columns, self.requested, self.forced == "auto"
+        texts = auto and not self.encoded and may_have_dictionary(columns, requested)
+        if texts and is_known(columns, requested):
             yield from self._by_dictionary()
-        narrowest = Keys(asked)
-        if asked.form.made_words and columns.rows >= summary.SAMPLED_FROM:
+        narrowest = Keys(requested)
+        if requested.form.made_words and columns.rows >= summary.SAMPLED_FROM:
             slots = auto or self.forced in ("direct", "pgb", "pgb_ur", "pgb_fold")
-            narrowest = narrowed(columns.call(asked), slots and not self.encoded)
+            narrowest = narrowed(columns.call(requested), slots and not self.encoded)
         if texts and narrowest.query.form == HASHED:
             yield from self._by_dictionary()
         keys: Keys | None = narrowest
@@ -299,7 +299,7 @@ class Ladder:
         """The strings as numbers of a dictionary, if there is one."""
         dictionary = None
         with suppress(MemoryError):  # hashed strings need no numbers beside them
-            dictionary = dictionary_of(self.columns, self.asked)
+            dictionary = dictionary_of(self.columns, self.requested)
         if dictionary is not None:
             yield dictionary
 

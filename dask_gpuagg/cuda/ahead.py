@@ -37,15 +37,15 @@ def compile_ahead(query: Query, rows: int, groups: int | None = None) -> None:
     Where the number of groups is not known yet, only what is needed however many they are.
     """
     device = current_device()
-    for asked, unit in likely(query, rows, groups, device):
-        prepared(asked, device)[1].begin(unit)
+    for requested, unit in likely(query, rows, groups, device):
+        prepared(requested, device)[1].begin(unit)
 
 
 def begin(query: Query, device: Device, decision: Decision) -> None:
     """Let all kernels of a decision be compiled, of which a call has launched some at most."""
-    for asked, unit in units_of(query, device, decision):
-        if unit in asked.units:
-            prepared(asked, device)[1].begin(unit)
+    for requested, unit in units_of(query, device, decision):
+        if unit in requested.units:
+            prepared(requested, device)[1].begin(unit)
 
 
 def likely(query: Query, rows: int, groups: int | None, device: Device) -> Units:
@@ -53,9 +53,9 @@ def likely(query: Query, rows: int, groups: int | None, device: Device) -> Units
     if rows < summary.SAMPLED_FROM:
         return [(query, unit) for unit in first_units(query.units, sampled=False)]
     # a sample usually finds the first of the narrower representations of the keys, if there are any
-    asked = representations_of(query)[:2]
-    surely = [[(form, unit) for unit in _ALWAYS] for form in asked]
-    decided = [_decided(form, rows, groups, device) for form in asked]
+    requested = representations_of(query)[:2]
+    surely = [[(form, unit) for unit in _ALWAYS] for form in requested]
+    decided = [_decided(form, rows, groups, device) for form in requested]
     if may_serve(query, rows, groups):
         numbers = numbered(query)
         surely.append([(numbers, CORE), (numbers, "sample")])
@@ -63,7 +63,7 @@ def likely(query: Query, rows: int, groups: int | None, device: Device) -> Units
         decided.append(_decided(numbers, rows, groups, device))
         # their numbers are grouped instead
         decided.sort(key=lambda units: bool(units) and units[0][0].form == HASHED)
-    others = [] if groups is None else [[(form, unit) for unit in _SOMETIMES] for form in asked]
+    others = [] if groups is None else [[(form, unit) for unit in _SOMETIMES] for form in requested]
     in_turns = [
         pair
         for queries in (surely, decided, others)

@@ -102,52 +102,52 @@ def forget_dictionaries() -> None:
     _known.clear()
 
 
-def may_have_dictionary(columns: Columns, asked: Query) -> bool:
+def may_have_dictionary(columns: Columns, requested: Query) -> bool:
     """Whether the keys are one column of strings, in one piece, many enough and not too long."""
-    if not asked.is_by_text or columns.rows < DICTIONARY_FROM:
+    if not requested.is_by_text or columns.rows < DICTIONARY_FROM:
         return False
     parts = [part for part in columns.parts if part.rows]
     return len(parts) == 1 and parts[0].keys[0].size <= _MEAN_BYTES * columns.rows
 
 
-def numbered(asked: Query) -> Query:
+def numbered(requested: Query) -> Query:
     """The query by numbers instead of strings."""
-    masked = asked.keys[0].masked and not asked.keep_nulls
-    return replace(asked, keys=(KeyPart("u32", masked),))
+    masked = requested.keys[0].masked and not requested.keep_nulls
+    return replace(requested, keys=(KeyPart("u32", masked),))
 
 
-def may_serve(asked: Query, rows: int, groups: int | None) -> bool:
+def may_serve(requested: Query, rows: int, groups: int | None) -> bool:
     """Whether rows are so many, and strings, where their number is known, so few."""
-    many = asked.is_by_text and rows >= DICTIONARY_FROM
+    many = requested.is_by_text and rows >= DICTIONARY_FROM
     return many and (groups is None or groups * _ROWS_OF_GROUP <= rows)
 
 
-def units_of_dictionary(asked: Query, many_keys: bool) -> list[tuple[Query, tuple[str, ...]]]:
+def units_of_dictionary(requested: Query, many_keys: bool) -> list[tuple[Query, tuple[str, ...]]]:
     """The queries whose kernels a call by a dictionary launches, each with its likely units."""
-    if not asked.is_by_text:
+    if not requested.is_by_text:
         return []
-    query = numbered(asked)
+    query = numbered(requested)
     units = first_units(query.units, sampled=True, many_keys=many_keys)
-    return [(asked.texts, ("sample", *DICTIONARY)), (query, units)]
+    return [(requested.texts, ("sample", *DICTIONARY)), (query, units)]
 
 
-def is_known(columns: Columns, asked: Query) -> bool:
+def is_known(columns: Columns, requested: Query) -> bool:
     """Whether earlier rows have shown that a dictionary serves."""
-    return bool(_known.get((asked.texts, columns.about)))
+    return bool(_known.get((requested.texts, columns.about)))
 
 
-def dictionary_of(columns: Columns, asked: Query) -> Dictionary | None:
+def dictionary_of(columns: Columns, requested: Query) -> Dictionary | None:
     """The strings as numbers where ``may_have_dictionary``; None where they repeat too little."""
-    key = asked.texts, columns.about
+    key = requested.texts, columns.about
     parts = [part._replace(inputs=()) for part in columns.parts]
-    call = replace(columns, parts=parts).call(asked.texts)
+    call = replace(columns, parts=parts).call(requested.texts)
     groups = known = _known.get(key)
     if groups is None:
         groups = _groups(Sample(call).estimate(), call.rows)
         _known.put(key, groups)
     if not groups:
         return None
-    dictionary = _encoded(columns, call, asked, groups, key)
+    dictionary = _encoded(columns, call, requested, groups, key)
     if known is None and dictionary.is_full():
         # another sample would show no more of them
         _known.put(key, 0)
@@ -165,7 +165,7 @@ def _groups(estimate: KeySummary, rows: int) -> int:
 
 
 def _encoded(
-    columns: Columns, call: Call, asked: Query, groups: int, key: tuple[Query, tuple[str, ...]]
+    columns: Columns, call: Call, requested: Query, groups: int, key: tuple[Query, tuple[str, ...]]
 ) -> Dictionary:
     rows = call.rows
     groups += groups % 2
@@ -174,7 +174,7 @@ def _encoded(
     # copies lie at even words
     words = call.allocate(table).ptr
     fill(words, 0xFF, table, call.handle)
-    query = numbered(asked)
+    query = numbered(requested)
     codes = call.allocate(4 * rows).ptr
     mask = call.allocate(mask_bytes(rows)).ptr if query.keys[0].masked else 0
     full = call.allocate(4).ptr

@@ -245,9 +245,11 @@ def work(everything: bool) -> dict[str, list[TranslationUnit]]:
 def units_of(keys: str, everything: bool) -> list[TranslationUnit]:
     """The different translation units of the common queries by a key."""
     sources: dict[tuple[str, ...], TranslationUnit] = {}
-    for asked, of_rows in common(keys):
-        queries = units_of_dictionary(asked, everything) if of_rows and asked.outputs else []
-        for query in representations_of(asked):
+    for requested, of_rows in common(keys):
+        queries = (
+            units_of_dictionary(requested, everything) if of_rows and requested.outputs else []
+        )
+        for query in representations_of(requested):
             likely = first_units(query.units, of_rows, everything)
             if not query.outputs:
                 likely += tuple(unit for unit in _NUMBERING if unit in query.units)
