@@ -1,7 +1,7 @@
 """Group the rows of columns in device memory, by attempts until one holds all groups.
 
-An attempt is a form of the keys, a kernel, and perhaps less memory. The query that was asked for is
-``requested``. ``call.query`` has its keys in one form, and ``decision.partition_query(call.query)`` is
+An attempt is a form of the keys, a kernel, and perhaps less memory. ``requested`` is the query of
+the caller, ``call.query`` has its keys in one form, and ``decision.partition_query(call.query)`` is
 the query that partitions are compiled for.
 """
 
