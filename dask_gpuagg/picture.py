@@ -56,7 +56,7 @@ def columns_of(physical: Physical, groups: str) -> list[Column]:
             title = f"exchange into {physical.pieces:,}"
             middle = [partials, Column(physical.pieces, title, "by key hash, then finalize", True)]
             every = physical.pieces != outputs
-        case _:
+        case Route.ALIGNED:
             middle = [partials, Column(physical.partials, "aligned", "nothing is exchanged")]
             every = physical.partials != outputs
     expected = f"{groups} groups" if groups else ""
