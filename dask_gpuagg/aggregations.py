@@ -16,7 +16,7 @@ algebraic, and holistic; the second one is holistic but reducible):
     no fixed number of fields suffices: the answer depends on all rows of a group;
 ``SKETCH``
     partitions are reduced to a bounded number of entries per group, and these merge: the largest
-    values, or an approximation of an aggregation of one of the two kinds above.
+    values, or an approximation of a distinct or whole one.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from dask_gpuagg.cuda.call import (
     zero,
 )
 from dask_gpuagg.cuda.choice import choose, summary, tables
-from dask_gpuagg.cuda.choice.choose import that_fits, with_less_memory
+from dask_gpuagg.cuda.choice.choose import fit_to_memory, with_less_memory
 from dask_gpuagg.cuda.choice.costs import known
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, Partitioned, Sgb, SpEga
 from dask_gpuagg.cuda.choice.summary import KeySummary
@@ -256,7 +256,7 @@ def group(
             return Grouped(attempt.keys, attempt.call, run, counters)
         attempt.ambiguous = True
         attempt.call.held.clear()
-    raise AssertionError("keys by row are never in doubt")
+    raise AssertionError("keys by row are never ambiguous, yet no attempt held all groups")
 
 
 @dataclass
@@ -304,7 +304,7 @@ class Ladder:
             yield dictionary
 
     def _of_form(self, keys: Keys, call: Call) -> Iterator[Attempt]:
-        """Attempts with the keys in one form; none after one that is in doubt.
+        """Attempts with the keys in one form; the last is one whose words were ambiguous.
 
         The previous partition's decision is repeated first. Keys that fit a word may be numbered by
         the combinations of their values instead.
@@ -437,4 +437,4 @@ def _decision(call: Call, query: Query, estimate: KeySummary | None, forced: str
     decision = choose.decide(query, call.rows, estimate, device, forced, costs, call.values)
     if forced != "auto":
         return decision
-    return that_fits(query, call.rows, decision, device, call.has_room, costs, call.values)
+    return fit_to_memory(query, call.rows, decision, device, call.has_room, costs, call.values)

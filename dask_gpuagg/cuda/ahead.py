@@ -15,7 +15,7 @@ from dask_gpuagg.cuda.choice import choose, summary
 from dask_gpuagg.cuda.choice.costs import known
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Partitioned
 from dask_gpuagg.cuda.choice.summary import KeySummary
-from dask_gpuagg.cuda.dictionary import may_serve, numbered
+from dask_gpuagg.cuda.dictionary import by_numbers, may_serve
 from dask_gpuagg.cuda.keys.words import representations_of
 from dask_gpuagg.cuda.query.forms import HASHED
 from dask_gpuagg.cuda.query.instantiations import CORE, DICTIONARY, first_units, unit_of
@@ -57,7 +57,7 @@ def likely(query: Query, rows: int, groups: int | None, device: Device) -> Units
     surely = [[(form, unit) for unit in _ALWAYS] for form in requested]
     decided = [_decided(form, rows, groups, device) for form in requested]
     if may_serve(query, rows, groups):
-        numbers = numbered(query)
+        numbers = by_numbers(query)
         surely.append([(numbers, CORE), (numbers, "sample")])
         surely.append([(query.texts, unit) for unit in ("sample", *DICTIONARY)])
         decided.append(_decided(numbers, rows, groups, device))

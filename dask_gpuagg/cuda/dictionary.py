@@ -110,7 +110,7 @@ def may_have_dictionary(columns: Columns, requested: Query) -> bool:
     return len(parts) == 1 and parts[0].keys[0].size <= _MEAN_BYTES * columns.rows
 
 
-def numbered(requested: Query) -> Query:
+def by_numbers(requested: Query) -> Query:
     """The query by numbers instead of strings."""
     masked = requested.keys[0].masked and not requested.keep_nulls
     return replace(requested, keys=(KeyPart("u32", masked),))
@@ -126,7 +126,7 @@ def units_of_dictionary(requested: Query, many_keys: bool) -> list[tuple[Query, 
     """The queries whose kernels a call by a dictionary launches, each with its likely units."""
     if not requested.is_by_text:
         return []
-    query = numbered(requested)
+    query = by_numbers(requested)
     units = first_units(query.units, sampled=True, many_keys=many_keys)
     return [(requested.texts, ("sample", *DICTIONARY)), (query, units)]
 
@@ -174,7 +174,7 @@ def _encoded(
     # copies lie at even words
     words = call.allocate(table).ptr
     fill(words, 0xFF, table, call.handle)
-    query = numbered(requested)
+    query = by_numbers(requested)
     codes = call.allocate(4 * rows).ptr
     mask = call.allocate(mask_bytes(rows)).ptr if query.keys[0].masked else 0
     full = call.allocate(4).ptr

@@ -19,7 +19,7 @@ from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.choose import needed_bytes
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, Partitioned, Sgb
 from dask_gpuagg.cuda.choice.summary import KeySummary
-from dask_gpuagg.cuda.dictionary import numbered
+from dask_gpuagg.cuda.dictionary import by_numbers
 from dask_gpuagg.cuda.keys import codes, ranges, words
 from dask_gpuagg.cuda.keys.codes import CodedKeys
 from dask_gpuagg.cuda.keys.ranges import Numbering
@@ -416,7 +416,7 @@ def test_strings_by_a_dictionary(
 
     run_by(algorithm)
     columns: Any = Columns()
-    numbers = numbered(asked)
+    numbers = by_numbers(asked)
     each = iter(full)
 
     def dictionary_of(*_: Any) -> Any:

@@ -38,16 +38,16 @@ _LANES = 32
 _GATHERED = 0.5
 # Share of the time of a table in shared memory below which one in global memory is chosen: it loses
 # more by keys that the sample did not show.
-_WORTH = 0.9
+_GLOBAL_TABLE_SHARE = 0.9
 # Rows from which a second pass over them may pay.
 _PASSED_AGAIN_FROM = 1 << 20
 # Bytes from which the allocator is asked before a kernel is decided on: writing as many takes
 # longer than asking.
-_ASKED_FROM = 1 << 28
+_ALLOCATOR_ASKED_FROM = 1 << 28
 # Bytes of a value in most columns of copies, each of which is allocated by itself.
 _COPIED_BYTES = 8
 # Share of the bytes of copies that there was no room for: of nearly as many nobody need try again.
-_LESS = 0.95
+_RETRY_SHARE = 0.95
 
 
 def decide(
@@ -148,7 +148,7 @@ def _cheapest(case: Case, estimate: KeySummary, costs: Costs, memory: int | None
 
     def weigh(timed: tuple[float, Decision]) -> float:
         ms, decision = timed
-        return ms / _WORTH if isinstance(decision, Lphga | SpEga) else ms
+        return ms / _GLOBAL_TABLE_SHARE if isinstance(decision, Lphga | SpEga) else ms
 
     ms, chosen = min(times, key=weigh)
     others = [f"{other.kernel} {other_ms:.2g}" for other_ms, other in times if other is not chosen]
@@ -188,7 +188,7 @@ def decide_again(
     return decide(query, rows, estimate, device, forced, costs, values)
 
 
-def that_fits(
+def fit_to_memory(
     query: Query,
     rows: int,
     decision: Decision,
@@ -209,7 +209,7 @@ def that_fits(
         if isinstance(decision, Partitioned):  # a buffer for each column of copies
             column = _COPIED_BYTES * decision.partitions * decision.capacity
             sizes = [min(column, needed - first) for first in range(0, needed, column)]
-        if needed < _ASKED_FROM or has_room(sizes):
+        if needed < _ALLOCATOR_ASKED_FROM or has_room(sizes):
             return decision
         less = with_less_memory(query, rows, decision, device, costs, values)
         if less is None:
@@ -231,7 +231,7 @@ def with_less_memory(
     """
     estimate = decision.estimate
     if isinstance(decision, Partitioned):
-        memory = int(_LESS * partitions.copies_bytes(query, decision))
+        memory = int(_RETRY_SHARE * partitions.copies_bytes(query, decision))
         smaller = decide(query, rows, estimate, device, "auto", costs, values, memory)
     else:
         case = Case(query, rows, estimate, device, query.values if values is None else values)

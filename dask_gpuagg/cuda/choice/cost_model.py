@@ -52,7 +52,7 @@ _DENSE = 4
 # Accesses of a group that is not the first of its slot, in those of one that is.
 _NEXT = 2.0
 # Share of a gather's cost where blocks take all partitions in so few rounds.
-_NEAR, _NEAR_ROUNDS = 0.45, 3
+_CACHED_GATHER, _NEAR_ROUNDS = 0.45, 3
 # What folding takes of a row and of a group (finding the slot, counting, finding the place), of a
 # row in each column, and of a row in each state, in searches, moves and comparisons of a row.
 _FOLD_FIND = 6.0
@@ -230,7 +230,7 @@ class _Model:
             slot = partitions.hashed_bytes(self.query, decision.base)
         work = slices**_PASSES * rows * (find + self.update(decision.replicas))
         # the rows of a partition lie in order, so blocks side by side share what the cache holds
-        near = _NEAR if decision.partitions <= _NEAR_ROUNDS * decision.blocks else 1.0
+        near = _CACHED_GATHER if decision.partitions <= _NEAR_ROUNDS * decision.blocks else 1.0
         gathered = decision.gathered if isinstance(decision, PgbUr) else 0.0
         gathers = rows * gathered * near * self.costs.gather_ps
         tables = slices * slots * slot * self.costs.slot_ps

@@ -31,7 +31,7 @@ WORD_BITS = 59
 # twice as many above.
 _MARGIN = 2
 # Values at either end of a near range that a sample may have missed, beside a share of the range.
-_NEAR = 4
+_VALUES_BEYOND = 4
 
 
 @dataclass
@@ -94,7 +94,7 @@ def range_wide(least: int, greatest: int) -> tuple[int, int]:
 def range_near(least: int, greatest: int) -> tuple[int, int]:
     """Base and number of values, with little room around those of a sample, and a null."""
     span = max(0, greatest - least + 1)
-    beyond = span // BEYOND + _NEAR
+    beyond = span // BEYOND + _VALUES_BEYOND
     return (least - beyond if span else 0), span + 2 * beyond + 1
 
 

@@ -10,8 +10,8 @@ import pytest
 from dask_gpuagg.cuda import aggregate as attempts
 from dask_gpuagg.cuda.choice.choose import (
     decide,
+    fit_to_memory,
     global_bytes,
-    that_fits,
     with_less_memory,
 )
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Partitioned, SpEga
@@ -39,7 +39,7 @@ def fitting(free: int, estimate: KeySummary, rows: int = ROWS) -> tuple[Decision
     """The decision without limits, the one with so much memory, and what was asked for."""
     first = decide(SUM, rows, estimate, H200)
     has_room, asked = memory(free)
-    return first, that_fits(SUM, rows, first, H200, has_room), asked
+    return first, fit_to_memory(SUM, rows, first, H200, has_room), asked
 
 
 @pytest.mark.parametrize("groups", [10**6, 10**7])
