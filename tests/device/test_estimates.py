@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from tests.device.test_kernels import (
-    ROWS,
     WANTED,
     aggregated,
     assert_equal,
@@ -29,23 +28,6 @@ def test_an_estimate_far_too_low_costs_time_only(kernel: str) -> None:
     assert run.decision.kernel.startswith("hgb" if kernel == "auto" else kernel)
     assert run.spilled > 0 or run.restarted
     assert_equal(ours, by_pandas(frame, ["k"], WANTED))
-
-
-@pytest.mark.parametrize("kernel", ["pgb", "pgb_ur", "pgb_fold"])
-def test_a_partition_that_overflows(kernel: str) -> None:
-    """Rows of a hot key that found its partition full join the groups made already."""
-    rng = np.random.default_rng(15)
-    k = rng.integers(0, 400_000, ROWS)
-    # 256 segments of 256 rows are sampled: the hot key lies between them
-    between = (np.arange(ROWS) * 256 % ROWS) // 256 > 300
-    k[between & (rng.random(ROWS) < 0.03)] = 7
-    v = pd.Series(rng.integers(0, 99, ROWS)).astype("Int32").mask(rng.random(ROWS) < 0.1)
-    frame = pd.DataFrame({"k": k, "v": v} | values(rng, ROWS))
-    wanted = WANTED | {"v": ["sum", "min", "first", "last"]}
-    ours, run = aggregated(frame, ["k"], wanted, kernel)
-    assert run.decision.kernel == kernel
-    assert run.spilled > 0
-    assert_equal(ours, by_pandas(frame, ["k"], wanted))
 
 
 @pytest.mark.parametrize("kernel", ["pgb", "pgb_fold"])

@@ -38,48 +38,6 @@ def test_an_outlier_that_comes_first(outlier: float, npartitions: int) -> None:
             assert abs(made.loc[k, ("x", name)] / exact(group, name) - 1) < 5e-11, (k, name)
 
 
-def test_only_what_was_lost_is_made_again() -> None:
-    import cudf
-
-    from dask_gpuagg.decomposition import make_plan
-    from dask_gpuagg.engines.device.digits import repaired_partials, repaired_rows
-    from dask_gpuagg.plan import Column, Requested
-
-    columns = [Column("k", np.dtype("int64")), Column("x", np.dtype("float64"))]
-    plan = make_plan(columns[:1], columns, [Requested("v", "var", "x")],
-                     dropna=False, observed=True, sort=False)  # fmt: skip
-    keys = cudf.Series([7, 8, None, 7, 8, None, 7, 7], dtype="int64")
-    values = cudf.Series([1.0, 1.0, 1.0, 2.0, 2.0, 2.0, None, 6.0])
-
-    def wrong() -> Any:
-        return cudf.DataFrame(
-            {
-                "k0": cudf.Series([8, 7, None], dtype="int64"),
-                "s0.n": [2, 3, 2],
-                "s0.mean": [9.0, 2.5, 9.0],
-                "s0.m2": [5.0, 5.0, 5.0],
-                "l0": [0.0, float("inf"), 1e5],
-            }
-        )
-
-    made = repaired_rows(wrong(), [keys], {0: values}, plan)
-    assert list(made.columns) == ["k0", "s0.n", "s0.mean", "s0.m2"]
-    assert made["s0.n"].to_arrow().to_pylist() == [2, 3, 2]
-    assert made["s0.mean"].to_arrow().to_pylist() == [9.0, 3.0, 1.5]
-    assert made["s0.m2"].to_arrow().to_pylist() == [5.0, 14.0, 0.5]
-    stacked = cudf.DataFrame(
-        {
-            "k0": cudf.Series([7, 7, 8, None, 7], dtype="int64"),
-            "s0.n": [1, 2, 2, 2, 0],
-            "s0.mean": cudf.Series([6.0, 1.5, 1.5, 1.5, float("nan")], nan_as_null=False),
-            "s0.m2": [0.0, 0.5, 0.5, 0.5, 0.0],
-        }
-    )
-    made = repaired_partials(wrong(), stacked, [stacked["k0"]], plan)
-    assert made["s0.mean"].to_arrow().to_pylist() == [9.0, 3.0, 1.5]
-    assert made["s0.m2"].to_arrow().to_pylist() == [5.0, 14.0, 0.5]
-
-
 @pytest.fixture
 def everything_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     from dask_gpuagg.engines.device import digits

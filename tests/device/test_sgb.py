@@ -178,32 +178,6 @@ def compare(ours: Any, keys: pd.Series, theirs: pd.Series) -> None:
     )
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_quantiles(dtype: str, share: float) -> None:
-    rng = np.random.default_rng(1)
-    frame = pd.DataFrame({"k": rng.integers(0, 500, ROWS), "v": values_of(dtype, ROWS, share, rng)})
-    keys, rows = sorted_rows(frame)
-    (column,) = columns_of(frame, ["v"])
-    grouped = frame.astype({"v": "Float64"}).groupby("k").v
-    for q in (0.0, 0.37, 0.5, 1.0):
-        for between in BETWEEN:
-            compare(rows.quantile(column, q, between), keys, grouped.quantile(q, between))
-
-
-@pytest.mark.parametrize("shape", ["uniform", "sorted", "zipf"])
-@pytest.mark.parametrize("groups", [1, 2, 255, 256, 1_000, 100_000])
-def test_medians(groups: int, shape: str) -> None:
-    rng = np.random.default_rng(groups)
-    rows = 2_000_000
-    frame = pd.DataFrame(
-        {"k": keys_of(shape, groups, rows, rng), "v": values_of("Float64", rows, 0.1, rng)}
-    )
-    keys, sorted_ = sorted_rows(frame)
-    (column,) = columns_of(frame, ["v"])
-    compare(sorted_.quantile(column, 0.5, "linear"), keys, frame.groupby("k").v.median())
-
-
 def nan_frame() -> Any:
     """NaN and null in one column, and both zeros."""
     import cudf
@@ -264,32 +238,6 @@ def test_infinities() -> None:
 # ---- distinct values ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_nunique(dtype: str, share: float) -> None:
-    rng = np.random.default_rng(3)
-    frame = pd.DataFrame({"k": rng.integers(0, 500, ROWS), "v": values_of(dtype, ROWS, share, rng)})
-    keys, rows = sorted_rows(frame)
-    (column,) = columns_of(frame, ["v"])
-    compare(rows.nunique(column), keys, frame.groupby("k").v.nunique())
-
-
-@pytest.mark.parametrize("shape", ["uniform", "sorted", "zipf"])
-@pytest.mark.parametrize("groups", [1, 2, 1_000, 300_000])
-def test_nunique_of_shapes(groups: int, shape: str) -> None:
-    rng = np.random.default_rng(groups)
-    rows = 2_000_000
-    frame = pd.DataFrame(
-        {
-            "k": keys_of(shape, groups, rows, rng),
-            "v": rng.integers(0, 2**50, 999)[rng.integers(0, 999, rows)],
-        }
-    )
-    keys, sorted_ = sorted_rows(frame)
-    (column,) = columns_of(frame, ["v"])
-    compare(sorted_.nunique(column), keys, frame.groupby("k").v.nunique())
-
-
 def test_nan_is_one_value_as_in_cudf() -> None:
     import pylibcudf as plc
 
@@ -321,46 +269,3 @@ def test_lists(groups: int, dtype: str) -> None:
     assert (ours.index.to_numpy() == theirs.index.to_numpy(int)).all()
     for a, b in zip(ours, theirs, strict=True):
         assert [None if pd.isna(x) else x for x in b] == a
-
-
-# ---- runs of equal keys ------------------------------------------------------------------------
-
-WANTED = {
-    "i": ["sum", "min", "max", "count", "size", "mean", "first", "last"],
-    "f": ["sum", "min", "max", "var"],
-    "n": ["sum", "count", "mean", "last"],
-}
-
-
-def test_collections() -> None:
-    import cudf
-    import dask
-    import dask_cudf
-
-    import dask_gpuagg
-
-    rng = np.random.default_rng(6)
-    gdf = cudf.DataFrame(
-        pd.DataFrame(
-            {
-                "k": pd.Series(rng.integers(0, 40, 20_000)).mask(rng.random(20_000) < 0.1),
-                "s": rng.choice(["one", "two", "three"], 20_000),
-                "v": values_of("Int32", 20_000, 0.2, rng),
-                "f": rng.normal(size=20_000),
-                "t": np.datetime64("2026-01-01", "ns") + rng.integers(0, 99, 20_000),
-            }
-        )
-    )
-    spec = {"v": ["median", "sum", "nunique"], "f": ["median", "nunique"], "t": ["nunique"]}
-    settings = {"scheduler": "synchronous", "gpuagg.fallback": "raise"}
-    with dask.config.set(settings), dask_gpuagg.enabled():
-        grouped = dask_cudf.from_cudf(gdf, npartitions=4).groupby(["k", "s"])
-        medians = grouped[["v", "f"]].median().compute()
-        mixed = grouped.agg(spec).compute()
-    theirs = gdf.groupby(["k", "s"])
-    for ours, other in (
-        (medians, theirs[["v", "f"]].median()),
-        (mixed, theirs.agg(spec)),
-    ):
-        ours, other = (x.to_pandas().sort_index().astype("Float64") for x in (ours, other))
-        pd.testing.assert_frame_equal(ours, other, check_column_type=False, check_index_type=False)

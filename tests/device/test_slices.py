@@ -37,30 +37,6 @@ def as_dict(result: Any, levels: int) -> dict[Any, Any]:
     return dict(zip(labels, pdf["value"], strict=True))
 
 
-@pytest.mark.parametrize("start", [1, 7, 31, 33, 250, 399])
-@pytest.mark.parametrize("values", [["a", "bb", ""], [5, 7, 9]], ids=str)
-def test_categories_of_a_slice_as_values(values: list[Any], start: int) -> None:
-    import cudf
-
-    from dask_gpuagg.engines.device.tables import of_categories
-
-    whole = cudf.Series(categories(values)["c"])
-    for stop in (start, start + 1, ROWS):
-        ours = of_categories(whole.iloc[start:stop])
-        assert ours.dtype == whole.dtype.categories.dtype
-        theirs = whole.to_arrow().to_pylist()[start:stop]
-        assert ours.to_arrow().to_pylist() == theirs
-
-
-def test_no_categories_at_all() -> None:
-    import cudf
-
-    from dask_gpuagg.engines.device.tables import of_categories
-
-    nothing = cudf.Series(pd.Categorical([None, None], categories=[]))
-    assert of_categories(nothing).to_arrow().to_pylist() == [None, None]
-
-
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("keys", [["c"], ["c", "k"], ["k", "c"]], ids="+".join)
 @pytest.mark.parametrize("dropna", [True, False])

@@ -13,6 +13,7 @@ ROWS = 2_000_000
 SUM = {"f": ["sum"]}
 # no output can be null, so partitions write columns
 FIVE = {"i": ["sum", "min", "max", "count", "mean"]}
+NULLABLE = WANTED | {"v": ["sum", "min", "first", "last"]}
 KERNELS = ("pgb", "pgb_ur", "pgb_fold")
 
 
@@ -94,7 +95,7 @@ def test_states_that_take_several_turns(kernel: str) -> None:
 
 
 @pytest.mark.parametrize("spread", [1, 2**33], ids=["slots", "hashed"])
-@pytest.mark.parametrize("wanted", [SUM, FIVE, WANTED], ids=["sum", "five", "many"])
+@pytest.mark.parametrize("wanted", [SUM, FIVE, NULLABLE], ids=["sum", "five", "nulls"])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_partition_that_overflows(kernel: str, wanted: dict[str, list[str]], spread: int) -> None:
     """Groups in columns are final, so they are made again where rows were left over."""
@@ -104,6 +105,8 @@ def test_a_partition_that_overflows(kernel: str, wanted: dict[str, list[str]], s
     between = (np.arange(ROWS) * 256 % ROWS) // 256 > 300
     keys[between & (rng.random(ROWS) < 0.03)] = 7
     frame = frame_of(keys * spread)
+    nullable = pd.Series(rng.integers(0, 99, ROWS)).astype("Int32")
+    frame["v"] = nullable.mask(rng.random(ROWS) < 0.1)
     ours, run = aggregated(frame, ["k"], wanted, kernel)
     assert (run.decision.window > 0) == (spread == 1)
     assert run.spilled > 0
