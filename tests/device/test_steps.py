@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.device.test_kernels import aggregated, assert_equal, by_pandas, values
+from tests.device.test_kernels import aggregated, assert_equal, by_pandas, check, frame_of
 from tests.device.test_pieces import frames, grouped
 
 ROWS = 2_000_000
@@ -25,10 +25,6 @@ def _of_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranges, "STEPPED_ROWS", 0)
 
 
-def frame_of(keys: Any, seed: int = 1) -> pd.DataFrame:
-    return pd.DataFrame({"k": keys} | values(np.random.default_rng(seed), len(keys)))
-
-
 def drawn(groups: int, step: int, first: int = 0, seed: int = 1) -> Any:
     return np.random.default_rng(seed).integers(0, groups, ROWS) * step + first
 
@@ -39,8 +35,7 @@ def drawn(groups: int, step: int, first: int = 0, seed: int = 1) -> Any:
 def test_steps(step: int, groups: int, wanted: dict[str, list[str]]) -> None:
     groups = min(groups, 2**62 // step)
     frame = frame_of(drawn(groups, step, -(groups // 2) * step + 7))
-    ours, run = aggregated(frame, ["k"], wanted)
-    assert_equal(ours, by_pandas(frame, ["k"], wanted))
+    run = check(frame, ["k"], wanted)
     if step > 2:  # a range of twice the groups may have slots as it is
         assert f"keys lie {step:,} apart" in run.decision.why
 
@@ -51,8 +46,7 @@ def test_nulls(keep_nulls: bool) -> None:
     # no more than rows of other keys: a frequent one has no part in this
     frame = frame_of(keys.mask(np.random.default_rng(3).random(ROWS) < 1e-4))
     for _ in range(2):  # the second time as for rows before
-        ours, run = aggregated(frame, ["k"], FIVE, keep_nulls=keep_nulls)
-        assert_equal(ours, by_pandas(frame, ["k"], FIVE, keep_nulls))
+        run = check(frame, ["k"], FIVE, keep_nulls=keep_nulls)
         assert "keys lie 1,000,000 apart" in run.decision.why
     assert "as for rows before" in run.decision.why
 
@@ -71,16 +65,14 @@ def test_a_key_between_the_steps_or_beyond_them(when: str, other: int) -> None:
         assert_equal(ours, by_pandas(unlike, ["k"], SUM))
         assert other in ours.index
         assert "apart" not in run.decision.why
-    ours, _ = aggregated(frame, ["k"], SUM)
-    assert_equal(ours, by_pandas(frame, ["k"], SUM))
+    check(frame, ["k"], SUM)
 
 
 def test_partitions_whose_keys_move_on() -> None:
     """Each has other days than the one before, and some the same."""
     for i, first in enumerate([0, 0, 10, 5_000, 5_050, -300]):
         frame = frame_of(drawn(3_000, DAY, first * DAY, seed=i), i)
-        ours, _ = aggregated(frame, ["k"], FIVE)
-        assert_equal(ours, by_pandas(frame, ["k"], FIVE))
+        check(frame, ["k"], FIVE)
 
 
 def test_days() -> None:
