@@ -14,6 +14,7 @@ import pytest
 
 from dask_gpuagg.engines.device.memory import OutOfDeviceMemory
 from tests.device.failing import failing, numbers
+from tests.device.frames import on_device
 from tests.device.test_kernels import KERNELS, WANTED, aggregated, columns_of, values
 
 
@@ -104,7 +105,6 @@ def test_each_failed_allocation_costs_an_answer_or_nothing(name: str, once: bool
 
     The answer is right, or the error says what was asked; what was taken is given back.
     """
-    import dask_cudf
 
     from dask_gpuagg.cuda.sampling import repeat
 
@@ -113,7 +113,7 @@ def test_each_failed_allocation_costs_an_answer_or_nothing(name: str, once: bool
     frame = pd.DataFrame({"k": rng.integers(0, 60_000, rows), "v": rng.normal(size=rows)})
     frame["few"] = rng.integers(0, 50, rows)
     frame["text"] = frame["k"].astype(str)
-    ddf = dask_cudf.from_cudf(cudf_of(frame), npartitions=2)
+    ddf = on_device(frame, 2)
     # what Dask and cuDF allocate to make a graph is not ours to divide
     query = lists(name)(ddf.persist()).optimize(fuse=False)
     graph, keys = dict(query.__dask_graph__()), query.__dask_keys__()
@@ -149,12 +149,6 @@ def outcome(graph: Any, keys: Any) -> tuple[Any, OutOfDeviceMemory | None]:
         return dask.get(graph, keys), None
     except OutOfDeviceMemory as error:
         return None, error.with_traceback(None)
-
-
-def cudf_of(frame: pd.DataFrame) -> Any:
-    import cudf
-
-    return cudf.DataFrame(frame)
 
 
 def sorted_rows(parts: Any) -> pd.DataFrame:

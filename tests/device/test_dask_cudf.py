@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,20 +9,12 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
+from tests.device.frames import on_device
 
 ROWS = 20_000
 
 
-@pytest.fixture(autouse=True)
-def raising() -> Iterator[None]:
-    """Synchronous, and a fallback is an error."""
-    import dask
-
-    with (
-        dask.config.set({"scheduler": "synchronous", "gpuagg.fallback": "raise"}),
-        dask_gpuagg.enabled(),
-    ):
-        yield
+pytestmark = pytest.mark.usefixtures("raising")
 
 
 def frame() -> Any:
@@ -47,9 +38,8 @@ def frame() -> Any:
 
 
 def collection(gdf: Any, npartitions: int = 5) -> Any:
-    import dask_cudf
 
-    return dask_cudf.from_cudf(gdf, npartitions=npartitions)
+    return on_device(gdf, npartitions)
 
 
 def host(result: Any) -> Any:
@@ -161,11 +151,10 @@ OF_ARROW = [
 @pytest.mark.parametrize("dtype", [*UNLIKE_PANDAS, *OF_ARROW])
 def test_sums_and_means_have_cudfs_dtypes(dtype: str) -> None:
     import cudf
-    import dask_cudf
 
     values = pd.Series([1, 0, 1, 1]).astype(dtype)
     rows = cudf.from_pandas(pd.DataFrame({"k": [1, 2, 1, 2], "v": values}))
-    lazy = dask_cudf.from_cudf(rows, npartitions=2).groupby("k")
+    lazy = on_device(rows, 2).groupby("k")
     asked = {
         "sum": (lazy.v.sum(), rows.groupby("k").v.sum()),
         "mean": (lazy.v.mean(), rows.groupby("k").v.mean()),

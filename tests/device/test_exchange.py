@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from tests.device.frames import arrow, frame
+from tests.device.frames import arrow, frame, on_device
 
 pytestmark = pytest.mark.usefixtures("raising")
 
@@ -62,10 +62,9 @@ def test_a_merge_expects_at_least_the_groups_of_the_largest_partial(groups: int)
     """Both partitions have the same keys in one order: the sample meets each of them twice."""
     import cudf
     import cupy as cp
-    import dask_cudf
 
     part = cudf.DataFrame({"k": cp.arange(groups) * 7, "v": cp.ones(groups)})
-    ddf = dask_cudf.from_cudf(cudf.concat([part, part], ignore_index=True), npartitions=2)
+    ddf = on_device(cudf.concat([part, part], ignore_index=True), 2)
     made = ddf.groupby("k").v.sum().compute(scheduler="synchronous")
     assert len(made) == groups
     assert bool((made == 2.0).all())

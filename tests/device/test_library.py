@@ -18,6 +18,7 @@ from dask_gpuagg.cuda.runtime import kernels
 from dask_gpuagg.cuda.runtime.compiler import CompileError, KernelsUnavailable
 from dask_gpuagg.reporting.fallbacks import FallbackWarning
 from dask_gpuagg.reporting.runs import forget
+from tests.device.frames import on_device
 
 ROWS = 20_000
 NUMBERS = ["Int8", "Int16", "Int64", "UInt8", "UInt32", "UInt64", "Float32", "Float64", "boolean"]
@@ -302,7 +303,6 @@ def test_sliced_columns(broken: Callable[[], None]) -> None:
 
 def test_a_variance_far_from_zero_keeps_its_digits(broken: Callable[[], None]) -> None:
     import cudf
-    import dask_cudf
 
     near = np.random.default_rng(11).normal(size=ROWS)
     k = np.arange(ROWS) % 17
@@ -311,7 +311,7 @@ def test_a_variance_far_from_zero_keeps_its_digits(broken: Callable[[], None]) -
     exact = pd.Series((near + 1e9) - 1e9).groupby(k).agg(["var", "std", "sem"])
     for npartitions in (1, 3):
         with dask_gpuagg.enabled(), dask.config.set(scheduler="synchronous"):
-            ddf = dask_cudf.from_cudf(rows, npartitions=npartitions)
+            ddf = on_device(rows, npartitions)
             ours = ddf.groupby("k").far.agg(["var", "std", "sem"]).compute()
         ours = ours.to_pandas().sort_index()
         np.testing.assert_allclose(ours.to_numpy(), exact.to_numpy(), rtol=1e-8)
@@ -319,8 +319,6 @@ def test_a_variance_far_from_zero_keeps_its_digits(broken: Callable[[], None]) -
 
 def test_queries_go_on(broken: Callable[[], None]) -> None:
     """Every aggregation of dask-cudf collections, and the record says what ran and why."""
-    import cudf
-    import dask_cudf
 
     from dask_gpuagg.engines.device import libcudf
 
@@ -332,7 +330,7 @@ def test_queries_go_on(broken: Callable[[], None]) -> None:
     }
     spec: dict[str, Any] = {"v": ["sum", "var", "median", "first"], "s": ["nunique", "count"]}
     with dask_gpuagg.enabled(), dask.config.set(scheduler="synchronous"):
-        ddf = dask_cudf.from_cudf(cudf.DataFrame(rows), npartitions=3)
+        ddf = on_device(rows, 3)
         query = ddf.groupby(["k", "s"]).agg(spec)
         expected = query.compute().to_pandas().sort_index()
         broken()

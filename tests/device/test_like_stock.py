@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
+from tests.device.frames import on_device
 
 ROWS = 600
 PARTITIONS = 4
@@ -63,9 +64,8 @@ def frame(nulls: bool) -> Any:
 
 
 def collection(nulls: bool, npartitions: int = PARTITIONS) -> Any:
-    import dask_cudf
 
-    return dask_cudf.from_cudf(frame(nulls), npartitions=npartitions)
+    return on_device(frame(nulls), npartitions)
 
 
 def assert_as_stock(
@@ -177,13 +177,12 @@ def test_methods_of_a_column(name: str, keys: list[str]) -> None:
 @pytest.mark.parametrize("npartitions", [1, 3])
 def test_strings_stay_strings(name: str, npartitions: int) -> None:
     import cudf
-    import dask_cudf
 
     gdf = cudf.DataFrame({"k": [1, 1, 2, 2, 3], "v": ["a", "b", None, "c", "d"]})
     for dtype in (gdf.v.dtype, np.dtype("object")):
         typed = gdf.assign(v=gdf.v.astype(dtype))
         with dask.config.set({"scheduler": "synchronous"}):
-            grouped = dask_cudf.from_cudf(typed, npartitions=npartitions).groupby("k")
+            grouped = on_device(typed, npartitions).groupby("k")
             theirs = grouped.agg({"v": name}).v.compute()
             with dask_gpuagg.enabled():
                 of_method = getattr(grouped.v, name)().compute()

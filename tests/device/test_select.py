@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dask_gpuagg.cuda.algorithms import select as selection
+from tests.device.frames import on_device
 from tests.device.test_kernels import columns_of
 from tests.device.test_sgb import BETWEEN, DTYPES, ROWS, compare, encoded, keys_of, values_of
 
@@ -312,7 +313,6 @@ def test_few_groups_of_many_rows_are_selected(rows: int, selected: bool) -> None
 @pytest.mark.parametrize("npartitions", [1, 3])
 def test_collections(npartitions: int, raising: None) -> None:
     import cudf
-    import dask_cudf
 
     rng = np.random.default_rng(13)
     n = selection.ROWS_FROM + 1
@@ -326,7 +326,7 @@ def test_collections(npartitions: int, raising: None) -> None:
         }
     )
     gdf = cudf.DataFrame(frame)
-    ours = dask_cudf.from_cudf(gdf, npartitions=npartitions).groupby("k", sort=True)
+    ours = on_device(gdf, npartitions).groupby("k", sort=True)
     theirs = frame.groupby("k", sort=True)
     # each output is sorted
     medians = ours[["v", "i"]].median().compute().to_pandas().sort_index()

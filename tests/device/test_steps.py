@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.device.frames import on_device
 from tests.device.test_kernels import aggregated, assert_equal, by_pandas, check, frame_of
-from tests.device.test_pieces import frames, grouped
+from tests.device.test_pieces import check_pieces, frames
 
 ROWS = 2_000_000
 DAY = 86_400 * 10**9
@@ -77,8 +78,6 @@ def test_partitions_whose_keys_move_on() -> None:
 
 def test_days() -> None:
     """Datetimes in nanoseconds, as a frame with its index."""
-    import cudf
-    import dask_cudf
 
     import dask_gpuagg
 
@@ -87,7 +86,7 @@ def test_days() -> None:
     frame = pd.DataFrame({"day": days[rng.integers(0, 9_000, ROWS)], "v": rng.random(ROWS)})
     frame["day"] = frame["day"].astype("datetime64[ns]")
     with dask_gpuagg.enabled():
-        lazy = dask_cudf.from_cudf(cudf.from_pandas(frame), npartitions=1)
+        lazy = on_device(frame, 1)
         found = lazy.groupby("day").v.agg(["sum", "max"]).compute()
     assert "apart" in dask_gpuagg.last_runs()[-1].decision.why
     wanted = frame.groupby("day").v.agg(["sum", "max"])
@@ -96,20 +95,6 @@ def test_days() -> None:
 
 @pytest.mark.parametrize("nulls", [False, True])
 def test_columns_in_pieces(nulls: bool) -> None:
-    import cudf
-
-    from dask_gpuagg.engines.device.columns import Pieces, view
-
     parts = frames(lambda rng, n: {"k": rng.integers(0, 30_000, n) * 2**40 - 2**50}, nulls)
-    whole = cudf.concat(parts, ignore_index=True)
-    k, v, w = (Pieces([view(part[c]) for part in parts], whole[c].dtype) for c in "kvw")
     for _ in range(2):
-        made, run = grouped([k], v, w, "auto", False)
-        assert "apart" in run.decision.why
-        expected = whole.to_pandas().groupby("k").agg({"v": ["count", "max"], "w": ["sum"]})
-        assert made[0].tolist() == expected.index.tolist()
-        assert made[2].tolist() == expected["v", "count"].tolist()
-        np.testing.assert_array_equal(
-            made[3].to_numpy(float, na_value=np.nan), expected["v", "max"]
-        )
-        assert made[6].tolist() == expected["w", "sum"].tolist()
+        assert "apart" in check_pieces(parts, "auto", False).decision.why
