@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dask_gpuagg.cuda.sampling import repeat
 from dask_gpuagg.engines.device.memory import OutOfDeviceMemory
 from tests.device.failing import failing, numbers
 from tests.device.frames import on_device
@@ -106,8 +107,6 @@ def test_each_failed_allocation_costs_an_answer_or_nothing(name: str, once: bool
     The answer is right, or the error says what was asked; what was taken is given back.
     """
 
-    from dask_gpuagg.cuda.sampling import repeat
-
     rng = np.random.default_rng(15)
     rows = 300_000
     frame = pd.DataFrame({"k": rng.integers(0, 60_000, rows), "v": rng.normal(size=rows)})
@@ -118,6 +117,16 @@ def test_each_failed_allocation_costs_an_answer_or_nothing(name: str, once: bool
     query = lists(name)(ddf.persist()).optimize(fuse=False)
     graph, keys = dict(query.__dask_graph__()), query.__dask_keys__()
     expected = sorted_rows(dask.get(graph, keys))
+    errors = errors_of_refusals(graph, keys, expected, once)
+    assert all((error.asked is not None) == ("Requested" in str(error)) for error in errors)
+    # one failure alone never costs the answer
+    assert not (once and errors)
+
+
+def errors_of_refusals(
+    graph: Any, keys: Any, expected: pd.DataFrame, once: bool
+) -> list[OutOfDeviceMemory]:
+    """Refuse allocations one after the other; return the errors where no answer comes."""
     errors = []
     for n in numbers():
         repeat.forget()
@@ -126,8 +135,7 @@ def test_each_failed_allocation_costs_an_answer_or_nothing(name: str, once: bool
             asked = memory.allocations
             memory.disarm()
             if error is None:
-                got = sorted_rows(found)
-                pd.testing.assert_frame_equal(got, expected, rtol=1e-9)
+                pd.testing.assert_frame_equal(sorted_rows(found), expected, rtol=1e-9)
             else:
                 errors.append(error)
             del found, error
@@ -135,12 +143,10 @@ def test_each_failed_allocation_costs_an_answer_or_nothing(name: str, once: bool
             assert memory.held() == 0, n
         if asked <= n:
             break
+    assert n > 5
     # libcudf passes on what was asked for only where the allocator is its own
     assert all(error.total and "free" in str(error) for error in errors)
-    assert all((error.asked is not None) == ("Requested" in str(error)) for error in errors)
-    # one failure alone never costs the answer
-    assert not (once and errors)
-    assert n > 5
+    return errors
 
 
 def outcome(graph: Any, keys: Any) -> tuple[Any, OutOfDeviceMemory | None]:

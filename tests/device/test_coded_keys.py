@@ -15,8 +15,10 @@ from tests.device.test_kernels import (
     assert_equal,
     by_pandas,
     check,
+    frame_of,
     values,
 )
+from tests.device.test_wide_keys import with_nulls
 
 ROWS = 1_500_000
 
@@ -75,15 +77,8 @@ def test_cardinalities(kind: str, groups: int, kernel: str, coded: list[int]) ->
 @pytest.mark.parametrize("kind", KINDS)
 def test_nulls(kind: str, keep_nulls: bool, kernel: str, coded: list[int]) -> None:
     rng = np.random.default_rng(2)
-    keys = {}
-    for name, key in keys_of(kind, 3_000, rng).items():
-        nullable = pd.Series(key)
-        if nullable.dtype.kind == "i":
-            nullable = nullable.astype(str(nullable.dtype).capitalize())
-        keys[name] = nullable.mask(rng.random(ROWS) < 0.05)
-    frame = pd.DataFrame(keys | values(rng, ROWS))
-    by = list(keys)
-    check(frame, by, WANTED, kernel, keep_nulls)
+    keys = with_nulls(keys_of(kind, 3_000, rng), rng)
+    check(frame_of(keys), list(keys), WANTED, kernel, keep_nulls)
     assert coded == [ROWS]
 
 

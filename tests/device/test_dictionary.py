@@ -11,7 +11,7 @@ import pytest
 from dask_gpuagg.cuda.query.tuning import TEXT_WORDS
 from dask_gpuagg.cuda.sampling import repeat
 from tests.cuda.test_dictionary import colliding
-from tests.device.test_kernels import check, columns_of, on_host, values
+from tests.device.test_kernels import check, values
 from tests.device.test_wide_keys import random_texts
 
 ROWS = 1_500_000
@@ -97,31 +97,6 @@ def test_hashes_of_two_strings_with_one_value(groups: int) -> None:
     texts = random_texts(groups, 20, 8 * TEXT_WORDS + 1, rng)
     texts[:2] = colliding(TEXT_WORDS, rng)
     assert_grouped(frame_of(texts, rng.integers(0, groups, ROWS), rng))
-
-
-def test_slices_of_columns() -> None:
-    import pylibcudf as plc
-
-    from dask_gpuagg.engines.device.aggregator import Aggregator
-
-    rng = np.random.default_rng(8)
-    texts = pd.Series(random_texts(5_000, 16, 44, rng)).iloc[rng.integers(0, 5_000, ROWS)]
-    texts = texts.reset_index(drop=True).mask(rng.random(ROWS) < 0.1)
-    frame = pd.DataFrame({"k": texts, "v": rng.integers(0, 99, ROWS)})
-    whole = columns_of(frame, ["k", "v"])
-    for first, last in ((0, 1_200_001), (133_333, ROWS), (1, ROWS - 1)):
-        key, value = (plc.copying.slice(column, [first, last])[0] for column in whole)
-        for keep_nulls in (False, True):
-            aggregator = Aggregator([key], keep_nulls)
-            aggregator.sum(value)
-            (keys,), (sums,), run = aggregator.run()
-            assert "numbers of a dictionary" in run.decision.why
-            ours = pd.Series(on_host(sums).to_numpy(), index=on_host(keys)).sort_index()
-            part = frame.iloc[first:last].groupby("k", dropna=not keep_nulls)
-            theirs = part["v"].sum().sort_index()
-            assert list(ours.index.dropna()) == list(theirs.index.dropna())
-            assert ours.index.isna().sum() == int(keep_nulls)
-            assert list(ours) == list(theirs)
 
 
 @pytest.mark.parametrize("exponent", [0.8, 1.2])

@@ -66,29 +66,6 @@ def test_keys_of_made_words(keys: list[str], kernel: str) -> None:
     assert run.decision.kernel == kernel
 
 
-@pytest.mark.parametrize("kernel", PARTITIONED)
-def test_decimals_with_nulls(kernel: str) -> None:
-    import pyarrow as pa
-    import pylibcudf as plc
-
-    from dask_gpuagg.engines.device.aggregator import Aggregator
-
-    rng = np.random.default_rng(23)
-    cents = pd.Series(rng.integers(-(10**12), 10**12, ROWS)).astype("Int64")
-    cents = cents.mask(rng.random(ROWS) < 0.5)
-    k = rng.integers(0, 300_000, ROWS)
-    array = pa.array(cents).cast(pa.decimal128(38, 0))
-    aggregator = Aggregator([plc.Column.from_arrow(pa.array(k))], False)
-    aggregator.sum(plc.Column.from_arrow(array))
-    keys, (total,), run = aggregator.run(kernel)
-    assert run.decision.kernel == kernel
-    made = [None if x is None else int(x) for x in total.to_arrow().to_pylist()]
-    ours = pd.Series(made, on_host(keys[0]), dtype="Int64").sort_index()
-    pd.testing.assert_series_equal(
-        ours, cents.groupby(k).sum(min_count=1), check_names=False, check_index_type=False
-    )
-
-
 @pytest.mark.parametrize("kernel", ["auto", *PARTITIONED])
 def test_counts_of_strings_are_partitioned(kernel: str) -> None:
     """Nothing of their columns travels but the validity."""

@@ -214,27 +214,6 @@ def ours_of(gdf: Any) -> tuple[pd.Series, Any, Any]:
     return on_host(keys), SortedRows(aggregator.codes, keys.size()), v
 
 
-@pytest.mark.parametrize("between", BETWEEN)
-def test_nan_is_the_largest_value_as_in_cudf(between: str) -> None:
-    import pylibcudf as plc
-
-    gdf = nan_frame()
-    keys, rows, column = ours_of(gdf)
-    for q in (0.25, 0.5, 1.0):
-        of = plc.aggregation.quantile([q], getattr(plc.types.Interpolation, between.upper()))
-        compare(rows.quantile(column, q, between), keys, by_cudf(gdf, of))
-
-
-def test_infinities() -> None:
-    """A quantile that falls on an infinite value is infinite, as in pandas; in cuDF it is NaN."""
-    frame = pd.DataFrame(
-        {"k": [0, 0, 0, 1, 1, 1], "v": [1.0, np.inf, np.inf, -np.inf, -np.inf, np.inf]}
-    )
-    keys, rows = sorted_rows(frame)
-    (column,) = columns_of(frame, ["v"])
-    compare(rows.quantile(column, 0.5, "linear"), keys, pd.Series([np.inf, -np.inf]))
-
-
 # ---- distinct values ---------------------------------------------------------------------------
 
 

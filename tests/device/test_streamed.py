@@ -188,24 +188,6 @@ def test_parts_have_bins_of_exact_sums_of_their_own(monkeypatch: pytest.MonkeyPa
     pd.testing.assert_series_equal(ours, theirs, check_exact=True)
 
 
-def test_groups_beyond_a_batch_stay_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dask_gpuagg.streaming import stream
-    from dask_gpuagg.streaming.batches import Sizes
-    from dask_gpuagg.streaming.gpu import Gpu
-
-    monkeypatch.setattr(Gpu, "sizes", lambda self: Sizes(1 << 20, 1 << 21, kept=1 << 30))
-    monkeypatch.setattr(Gpu, "to_host_in_parts", None)
-    monkeypatch.setattr(stream, "_FEW_ROWS", 1 << 16)
-    rng = np.random.default_rng(8)
-    rows = 1_000_000
-    whole = pd.DataFrame({"k": rng.integers(0, 500_000, rows), "x": rng.normal(size=rows)})
-    whole.loc[rng.random(rows) < 0.3, "x"] = np.nan
-    collection = dd.from_pandas(whole, npartitions=3).persist()
-    asked = ["sum", "count", "min", "var", "first"]
-    ours = collection.groupby("k").x.agg(asked).compute().sort_index()
-    assert_same(ours, whole.groupby("k").x.agg(asked), rtol=1e-7, atol=1e-9)
-
-
 @pytest.mark.parametrize("dropna", [True, False])
 @pytest.mark.parametrize("keys", [["k"], ["kf"], ["ks", "k"], ["kc", "kt"], ["kz", "kb"]])
 def test_many_groups_are_grouped_part_by_part(
@@ -239,36 +221,6 @@ def test_many_groups_are_grouped_part_by_part(
     assert set(parts) == {1, stream.PARTS}
     with dask.config.set({"gpuagg.deterministic": True}):
         check(collection, whole, keys, {"f": ["sum", "mean"]}, dropna=dropna)
-
-
-def test_slices_of_tables_that_do_not_merge_are_those_tables(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """What memory lacks for leaves in parts, slice by slice."""
-    from dask_gpuagg.streaming import gpu, stream
-    from dask_gpuagg.streaming.batches import Sizes
-    from dask_gpuagg.streaming.gpu import Gpu
-
-    monkeypatch.setattr(Gpu, "sizes", lambda self: Sizes(1 << 20, 1 << 21, kept=1 << 30))
-    monkeypatch.setattr(stream, "_FEW_ROWS", 1 << 16)
-    real, refused = gpu.merged, []
-
-    def merged(whole: Any, plan: Any) -> Any:
-        if len(refused) < 3:
-            refused.append(len(whole))
-            raise MemoryError
-        return real(whole, plan)
-
-    monkeypatch.setattr(gpu, "merged", merged)
-    rng = np.random.default_rng(9)
-    rows = 1_000_000
-    whole = pd.DataFrame({"k": rng.integers(0, 500_000, rows), "x": rng.normal(size=rows)})
-    whole.loc[rng.random(rows) < 0.3, "x"] = np.nan
-    collection = dd.from_pandas(whole, npartitions=3).persist()
-    asked = ["sum", "count", "min"]
-    ours = collection.groupby("k").x.agg(asked).compute().sort_index()
-    assert_same(ours, whole.groupby("k").x.agg(asked), rtol=1e-7, atol=1e-9)
-    assert len(refused) == 3
 
 
 @pytest.mark.parametrize("undivided", [1 << 16, 1 << 27])
