@@ -15,7 +15,7 @@ import dask_gpuagg
 from dask_gpuagg.planning import lower
 from dask_gpuagg.planning.nodes import GroupByNarrowed
 from tests.data import in_pieces
-from tests.device.test_allocations import errors_of_refusals, sorted_rows
+from tests.device.test_allocations import refusals, sorted_rows
 from tests.planning.test_chunks import nodes
 
 ROWS, PARTITIONS = 30_000, 5
@@ -155,5 +155,5 @@ def test_each_failed_allocation_costs_an_answer_or_nothing(once: bool) -> None:
     assert len(list(nodes(query, GroupByNarrowed))) == 1
     query = query.optimize(fuse=False)
     graph, keys = dict(query.__dask_graph__()), query.__dask_keys__()
-    errors = errors_of_refusals(graph, keys, sorted_rows(dask.get(graph, keys)), once)
+    errors, _ = refusals(graph, keys, sorted_rows(dask.get(graph, keys)), once)
     assert bool(errors) != once
