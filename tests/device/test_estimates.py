@@ -36,17 +36,6 @@ def test_tables_of_partitions_far_too_small(kernel: str) -> None:
     assert run.restarted
 
 
-def test_many_groups_are_partitioned() -> None:
-    rng = np.random.default_rng(16)
-    rows = 6_000_000
-    frame = pd.DataFrame({"k": rng.integers(0, 2**62, 800_000)[rng.integers(0, 800_000, rows)]})
-    frame["v"] = pd.Series(rng.normal(size=rows)).astype("Float64").mask(rng.random(rows) < 0.1)
-    wanted = {"v": ["sum", "count", "min", "max", "mean", "last"]}
-    run = check(frame, ["k"], wanted)
-    assert run.decision.kernel in ("pgb", "pgb_fold")
-    assert (run.spilled, run.restarted) == (0, False)
-
-
 def test_a_full_table() -> None:
     """As many keys as slots: every slot is found."""
     rng = np.random.default_rng(17)

@@ -62,12 +62,10 @@ def test_zipf(exponent: float, kernel: str) -> None:
 
 @pytest.mark.parametrize("wanted", [WITH_NULLS, {"v": ["sum"]}], ids=["many", "one"])
 @pytest.mark.parametrize("kernel", ["pgb", "pgb_ur", "pgb_fold"])
-@pytest.mark.parametrize("exponent", [0.5, 1.0, 1.5])
+@pytest.mark.parametrize("exponent", [0.5, 1.5])
 def test_zipf_of_narrow_words(exponent: float, kernel: str, wanted: dict[str, list[str]]) -> None:
     rng = np.random.default_rng(8)
-    keys = zipf(exponent, 2_000_000, rng) % 2**30
-    frame = nullable_rows(keys, rng)
-    run = check(frame, ["k"], wanted, kernel)
+    run = check(nullable_rows(zipf(exponent, 2_000_000, rng) % 2**30, rng), ["k"], wanted, kernel)
     assert run.decision.base is not None
     assert getattr(run.decision, "crowded", False) == (kernel != "pgb_fold")
 
