@@ -174,23 +174,3 @@ def test_partitions_of_other_dtypes() -> None:
     ours = bits(collection.groupby("k").agg({"x": ["sum", "mean"]}))
     theirs = by_host(rows, {"x": ["sum", "mean"]})
     pd.testing.assert_frame_equal(ours, theirs, check_exact=True)
-
-
-def test_what_adds_up_to_the_values() -> None:
-    import cupy as cp
-
-    from dask_gpuagg import exact_sums
-    from dask_gpuagg.engines.device import digits
-
-    values = cp.asarray(np.random.default_rng(4).integers(0, 2**64 - 1, 9999, dtype=np.uint64))
-    values = values.view(cp.float64)
-    values = values[cp.isfinite(values)]
-    column = digits.column_of(values)
-    bins = exact_sums.digits_of(digits._addends(column))
-    assert len(bins) > 60
-    # of each value three bins that follow each other: from the lowest on, floats add them exactly
-    total = cp.zeros(len(values))
-    for j in sorted(bins):
-        shift = exact_sums.WIDTH * j - exact_sums.ONE
-        total += cp.ldexp(bins[j].astype(cp.float64), cp.int32(shift))
-    assert bool((total == values).all())

@@ -166,45 +166,6 @@ def test_other_types(name: str, broken: Callable[[], None]) -> None:
     same([columns["i"]], False, add, broken)
 
 
-def test_partials_merge(broken: Callable[[], None]) -> None:
-    rng = np.random.default_rng(5)
-    n = pd.Series(rng.integers(0, 4, ROWS))
-    n[:2_000] = 0
-    frame = pd.DataFrame({"k": np.arange(ROWS) // 5, "n": n, "sum": rng.normal(size=ROWS)})
-    frame["sum"] = frame["sum"].astype("Float64").mask(n == 0)
-    columns = columns_of(frame)
-    same([columns["k"]], False, lambda a: a.mean(columns["sum"], columns["n"]), broken)
-
-
-@pytest.mark.parametrize("groups", [ROWS, ROWS // 5])
-def test_moments_that_libcudf_does_not_make_are_lost(
-    groups: int, broken: Callable[[], None]
-) -> None:
-    """Those of one value, or one part, are exact."""
-    import cudf
-
-    k, n = np.arange(ROWS) % groups, np.arange(ROWS) % 3
-    mean = np.where(n == 0, np.nan, 1e6 + k)
-    parts = {"k": k, "n": n, "mean": mean, "m2": np.where(n > 1, 0.5, 0.0)}
-    columns = {
-        name: cudf.Series(values, nan_as_null=False).to_pylibcudf()[0]
-        for name, values in parts.items()
-    }
-
-    def add(aggregator: Any) -> None:
-        for moments in ([columns["k"]], [columns[name] for name in ("n", "mean", "m2")]):
-            aggregator.moments(*moments)
-            if groups < ROWS:
-                aggregator.loss(*moments)
-
-    if groups == ROWS:
-        same([columns["k"]], False, add, broken)
-        return
-    broken()
-    _, outputs, _ = run([columns["k"]], False, add)
-    assert all((on_host(outputs[i]) > 1e4).all() for i in (3, 7))
-
-
 def test_exact_partials_merge(broken: Callable[[], None]) -> None:
     import pyarrow as pa
     import pylibcudf as plc

@@ -12,8 +12,8 @@ import pytest
 
 from dask_gpuagg.cuda.algorithms import select as selection
 from tests.device.frames import on_device
-from tests.device.test_kernels import columns_of
-from tests.device.test_sgb import BETWEEN, DTYPES, ROWS, compare, encoded, keys_of, values_of
+from tests.device.test_kernels import VALUE_TYPES, columns_of
+from tests.device.test_sgb import BETWEEN, ROWS, compare, encoded, keys_of, values_of
 
 HOW = pytest.mark.parametrize("how", ["select", "sort"])
 SHAPES = ["uniform", "sorted", "zipf"]
@@ -59,7 +59,7 @@ def bits_of(column: Any) -> list[Any]:
 
 @HOW
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", VALUE_TYPES)
 def test_quantiles(dtype: str, share: float, how: str) -> None:
     rng = np.random.default_rng(1)
     frame = pd.DataFrame({"k": rng.integers(0, 500, ROWS), "v": values_of(dtype, ROWS, share, rng)})
@@ -249,7 +249,7 @@ def test_a_slice_of_a_column() -> None:
 
 @HOW
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", VALUE_TYPES)
 def test_nunique(dtype: str, share: float, how: str) -> None:
     rng = np.random.default_rng(9)
     frame = pd.DataFrame({"k": rng.integers(0, 500, ROWS), "v": values_of(dtype, ROWS, share, rng)})

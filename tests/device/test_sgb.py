@@ -149,8 +149,6 @@ def test_radix_sort(dtype: str, bits: int, moved: str, rows: int) -> None:
 
 # ---- quantiles ---------------------------------------------------------------------------------
 
-DTYPES = ["Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64"]
-DTYPES += ["Float32", "Float64"]
 BETWEEN = ["linear", "lower", "higher", "midpoint", "nearest"]
 
 
