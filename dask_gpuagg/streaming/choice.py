@@ -16,17 +16,7 @@ from dask_gpuagg.streaming.batches import is_exact
 
 
 def refusal(plan: Plan) -> str | None:
-    """Why the host engine groups the partitions of a plan; None if the GPU does.
-
-    Parameters
-    ----------
-    plan : Plan
-        Whose dtypes are pandas'.
-
-    Returns
-    -------
-    str or None
-    """
+    """Why the host engine groups the partitions of a plan of pandas; None if the GPU does."""
     if plan.shape != "groups" or not plan.is_one_table:
         return "distinct values and whole groups of host partitions are the host engine's"
     if not plan.observed and any(dtype_class(key.dtype) == "category" for key in plan.keys):
@@ -60,12 +50,8 @@ def is_as_promised(keys: Any, columns: Any, plan: Plan) -> bool:
 def streams(plan: Plan) -> bool:
     """Whether the GPU groups the host partitions of a plan.
 
-    Where it was asked to and does not, the reason is counted, and warned of once in each process.
-
-    Raises
-    ------
-    UnsupportedGroupBy
-        In place of the warning under ``gpuagg.fallback: raise``.
+    Where it was asked to and does not, the reason is counted, and warned of once in each process,
+    or raised under ``gpuagg.fallback: raise``.
     """
     settings = plan.settings
     if settings is None or settings.engine != "device":

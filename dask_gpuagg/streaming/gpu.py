@@ -215,7 +215,7 @@ Loaded = tuple[list[list[Image]], list[Any]]
 
 
 class Gpu:
-    """The current GPU, as ``stream.Device`` has it."""
+    """The current GPU, as the device of a ``Stream``."""
 
     def __init__(self, ordinal: int) -> None:
         self._ordinal = ordinal
@@ -301,7 +301,10 @@ class Gpu:
             wait_for(self._handle, stream)
 
     def merged(self, tables: list[Any], plan: Plan) -> Any:
-        """The groups of several tables, which become slices of one: none is held twice."""
+        """The groups of several tables, in the order of their rows.
+
+        The tables in the list become slices of one, also where memory lacks: none is held twice.
+        """
         rows = [len(table) for table in tables]
         whole = stack(alike(tables, plan))
         ends = list(itertools.accumulate(rows))
@@ -309,7 +312,7 @@ class Gpu:
         return merged(whole, plan)
 
     def divided(self, groups: Any, plan: Plan, parts: int) -> list[Any]:
-        """A table divided by key hash, as ``partial`` does: slices of one."""
+        """A table divided by key hash, as ``partial`` does: slices of one, released together."""
         return hash_partitioned(groups, len(plan.keys), parts)
 
     def rows(self, groups: Any) -> int:

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -25,6 +25,10 @@ from dask_gpuagg.engines.host import engine as host
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.reporting.events import Fallback, FellBack, emit
 from dask_gpuagg.streaming.batches import Batch, Sizes, Slice, batches, halves
+
+if TYPE_CHECKING:
+    # it imports cuDF; tests have a device without it
+    from dask_gpuagg.streaming.gpu import Gpu
 
 # Parts of divided tables: a power of two, which libcudf divides by with a mask. With more of them
 # the calls of the kernels take longer than they save.
@@ -77,49 +81,6 @@ def loads(rows: Sequence[int], capacity: int) -> list[list[int]]:
     return result
 
 
-class Device(Protocol):
-    """The device of a stream; tests have another one."""
-
-    def sizes(self) -> Sizes:
-        """Sizes of the batches that the device takes."""
-
-    def begin(self) -> None:
-        """Called once by the thread that copies."""
-
-    def load(self, batch: Batch) -> Any:
-        """The columns of a batch, in device memory."""
-
-    def partial(self, columns: Any, plan: Plan, parts: int) -> list[Any]:
-        """The groups of loaded rows, in device memory: a table for each part of the key hashes."""
-
-    def divided(self, table: Any, plan: Plan, parts: int) -> list[Any]:
-        """A table in such parts; it may be released only with the last of them."""
-
-    def merged(self, tables: list[Any], plan: Plan) -> Any:
-        """The groups of several tables, in the order of their rows.
-
-        The list may get slices of one table in place of the tables, also where memory lacks.
-        """
-
-    def rows(self, table: Any) -> int:
-        """Groups of a table."""
-
-    def nbytes(self, table: Any) -> int:
-        """Device memory of a table."""
-
-    def to_host(self, tables: list[Any], plan: Plan, like: Batch) -> Any:
-        """Tables that share no group as a partial of the host engine."""
-
-    def to_host_in_parts(self, table: Any, plan: Plan, like: Batch, parts: int) -> list[Any]:
-        """A table as partials of the host engine, divided by key hash."""
-
-    def from_host(self, partials: list[Any], plan: Plan) -> Any:
-        """Partials of the host as one table: of equal columns, categories in one order."""
-
-    def release(self) -> None:
-        """Give back what is cached."""
-
-
 @dataclass
 class Tables:
     """Tables that the device holds, by part and in the order of their rows.
@@ -128,7 +89,7 @@ class Tables:
     after the last merge.
     """
 
-    device: Device
+    device: Gpu
     plan: Plan
     parts: list[list[Any]] = field(default_factory=lambda: [[]])
     merged_rows: int = 0
@@ -182,7 +143,7 @@ class Tables:
 class Stream:
     """The groups of the batches until now; the host engine grouped ``by_host`` of their rows."""
 
-    def __init__(self, plan: Plan, device: Device, sizes: Sizes) -> None:
+    def __init__(self, plan: Plan, device: Gpu, sizes: Sizes) -> None:
         self.plan, self.device, self.sizes = plan, device, sizes
         self.by_host = 0
         # in the order of their rows: partials of the host
@@ -377,24 +338,12 @@ def by_host(rows: Slice, plan: Plan) -> Any:
 
 
 def partials_of(
-    parts: Iterator[Any], plan: Plan, device: Device, most: int | None = None
+    parts: Iterator[Any], plan: Plan, device: Gpu, most: int | None = None
 ) -> list[Any]:
-    """The partials of host partitions, in their order.
+    """The partials of host partitions, in their order; one, where device memory suffices.
 
-    Parameters
-    ----------
-    parts : iterator of parts
-        With ``keys``, ``columns`` and ``index``, of the dtypes of the plan.
-    plan : Plan
-        That ``choice.refusal`` admits.
-    device : Device
-    most : int, optional
-        Bytes of a batch, whatever the device takes.
-
-    Returns
-    -------
-    list of dict of str to DataFrame
-        As the host engine makes them; one, where device memory suffices.
+    ``parts`` have ``keys``, ``columns`` and ``index``, of the dtypes of the plan, which
+    ``choice.refusal`` admits. A batch has at most so many bytes, whatever the device takes.
     """
     sizes = device.sizes()
     if most is not None:

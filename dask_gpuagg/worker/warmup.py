@@ -51,14 +51,9 @@ def usual_examples() -> list[Example]:
 
 
 def examples_of(collection: Any) -> list[Example]:
-    """The group-bys of a collection.
+    """The group-bys of a collection; Unsupported if there are none, or none for the device.
 
-    It was made while the plugin was on, where it uses aggregations that stock Dask refuses.
-
-    Raises
-    ------
-    Unsupported
-        If there is none, or the device engine does not run it.
+    Aggregations that stock Dask refuses need the plugin on when the collection is made.
     """
     tuned = optimize_until(collection.expr, "tuned-logical")
     nodes = {node._name: node for node in tuned.walk() if logical.is_aggregation(node)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -20,6 +21,7 @@ def masked(values: Any, rng: Any, dtype: Any = None) -> pa.Array:
     return pa.array(values, type=dtype, mask=rng.random(ROWS) < 0.125)
 
 
+@functools.cache
 def arrow() -> pa.Table:
     """The rows; float columns hold NaN and null."""
     rng = np.random.default_rng(8)
@@ -62,6 +64,20 @@ def frame(rows: pa.Table) -> Any:
     gdf["o"] = cudf.Series(pd.Categorical(strings, categories=LETTERS, ordered=True))
     gdf.index = cudf.RangeIndex(100, 100 + 2 * len(gdf), 2)
     return gdf
+
+
+def on_device(rows: Any, npartitions: int) -> Any:
+    """Rows of cuDF, of pandas or of a dictionary, as a dask-cudf collection."""
+    import cudf
+    import dask_cudf
+
+    table = rows if isinstance(rows, cudf.DataFrame) else cudf.DataFrame(rows)
+    return dask_cudf.from_cudf(table, npartitions=npartitions)
+
+
+def collection(npartitions: int) -> Any:
+    """The rows of ``frame`` as a dask-cudf collection."""
+    return on_device(frame(arrow()), npartitions)
 
 
 def python(column: pa.ChunkedArray | pa.Array) -> list[Any]:

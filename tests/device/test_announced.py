@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from tests.announced import QUERIES, both
+from tests.device.frames import on_device
 
 RNG = np.random.default_rng(4)
 ROWS = pd.DataFrame(
@@ -25,8 +26,6 @@ OF_CUDF = sorted(QUERIES.keys() - {"named", "an expression", "size"})
 @pytest.mark.parametrize("npartitions", [1, 6, 20])
 @pytest.mark.parametrize("name", OF_CUDF)
 def test_partitions_are_those_of_stock_dask(name: str, npartitions: int) -> None:
-    import cudf
-    import dask_cudf
 
-    ours, theirs = both(QUERIES[name], dask_cudf.from_cudf(cudf.from_pandas(ROWS), npartitions))
+    ours, theirs = both(QUERIES[name], on_device(ROWS, npartitions))
     assert ours == theirs

@@ -19,6 +19,7 @@ from dask_gpuagg.cuda.algorithms import select, sgb
 from dask_gpuagg.cuda.call import forget_prepared
 from dask_gpuagg.cuda.runtime import kernels
 from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
+from tests.device.frames import on_device
 
 ROWS = 200_000
 QUERIES = {
@@ -65,10 +66,8 @@ def frame() -> pd.DataFrame:
 
 
 def query_of(name: str) -> Any:
-    import cudf
-    import dask_cudf
 
-    return QUERIES[name](dask_cudf.from_cudf(cudf.from_pandas(frame()), npartitions=1))
+    return QUERIES[name](on_device(frame(), 1))
 
 
 def check(made: Any, name: str) -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from tests.device.frames import arrow, frame, groups_of, made
+from tests.device.frames import arrow, collection, frame, groups_of, made, on_device
 
 pytestmark = pytest.mark.usefixtures("raising")
 
@@ -52,10 +52,9 @@ def plainly(rows: Any) -> dict[Any, list[Any]]:
 @pytest.mark.parametrize("dtype", [*DTYPES, "float32", "float64"])
 def test_every_dtype(dtype: str, name: str, npartitions: int, split_out: int) -> None:
     import cudf
-    import dask_cudf
 
     rows = numbers(dtype)
-    grouped = dask_cudf.from_cudf(rows, npartitions=npartitions).groupby("k")
+    grouped = on_device(rows, npartitions).groupby("k")
     query = grouped.agg(
         few=pd.NamedAgg("v", name, n=2), five=("v", name), split_out=split_out, split_every=2
     )
@@ -68,10 +67,9 @@ def test_every_dtype(dtype: str, name: str, npartitions: int, split_out: int) ->
 @pytest.mark.parametrize("npartitions", [1, 5])
 @pytest.mark.parametrize("n", [0, 1, 10**20])
 def test_any_number(n: int, npartitions: int) -> None:
-    import dask_cudf
 
     rows = numbers("int32")
-    result = dask_cudf.from_cudf(rows, npartitions=npartitions).groupby("k").v.agg("nlargest", n=n)
+    result = on_device(rows, npartitions).groupby("k").v.agg("nlargest", n=n)
     found = made(result.compute())
     assert found == {k: best(v, "nlargest", n) for k, v in plainly(rows).items()}
     assert found[5,] == []
@@ -81,10 +79,9 @@ def test_any_number(n: int, npartitions: int) -> None:
 @pytest.mark.parametrize("dropna", [True, False])
 @pytest.mark.parametrize("keys", [["s"], ["g"], ["s", "g"]], ids="+".join)
 def test_keys_with_nulls(keys: list[str], dropna: bool, npartitions: int) -> None:
-    import dask_cudf
 
     rows = arrow()
-    grouped = dask_cudf.from_cudf(frame(rows), npartitions=npartitions).groupby(keys, dropna=dropna)
+    grouped = on_device(frame(rows), npartitions).groupby(keys, dropna=dropna)
     ours = grouped.agg({"f": "nsmallest", "i": "sum"}).compute()
     wanted = groups_of(rows, keys, "f", dropna)
     assert made(ours["f"], len(keys)) == {k: best(v, "nsmallest", 5) for k, v in wanted.items()}
@@ -94,9 +91,8 @@ def test_keys_with_nulls(keys: list[str], dropna: bool, npartitions: int) -> Non
 
 @pytest.mark.parametrize("npartitions", [1, 6])
 def test_unobserved_categories_have_no_values(npartitions: int) -> None:
-    import dask_cudf
 
-    ddf = dask_cudf.from_cudf(frame(arrow()), npartitions=npartitions)
+    ddf = collection(npartitions)
     found = made(ddf.groupby("c", observed=False).agg({"i": "nlargest"}).compute()["i"])
     assert found["never",] == []
     wanted = groups_of(arrow(), ["s"], "i")
@@ -104,14 +100,13 @@ def test_unobserved_categories_have_no_values(npartitions: int) -> None:
 
 
 def test_without_the_kernels_that_sort(monkeypatch: pytest.MonkeyPatch) -> None:
-    import dask_cudf
 
     from dask_gpuagg.engines.device import library as module
 
     monkeypatch.setattr(module, "by_kernels", lambda make: None)
     for dtype in ("int8", "uint64", "float64"):
         rows = numbers(dtype)
-        ddf = dask_cudf.from_cudf(rows, npartitions=4)
+        ddf = on_device(rows, 4)
         for name in ("nlargest", "nsmallest"):
             found = made(ddf.groupby("k").v.agg(name, n=3).compute())
             assert found == {k: best(v, name, 3) for k, v in plainly(rows).items()}
@@ -134,21 +129,19 @@ def test_partitions_of_other_dtypes_than_promised() -> None:
 
 
 def test_no_rows() -> None:
-    import dask_cudf
 
     rows = numbers("float64")
-    ddf = dask_cudf.from_cudf(rows, npartitions=3)
+    ddf = on_device(rows, 3)
     assert len(ddf[ddf.k < 0].groupby("k").v.agg("nlargest").compute()) == 0
     rows["v"] = rows["v"].mask(rows["k"] >= 0)
-    found = made(dask_cudf.from_cudf(rows, npartitions=3).groupby("k").v.agg("nlargest").compute())
+    found = made(on_device(rows, 3).groupby("k").v.agg("nlargest").compute())
     assert set(map(tuple, found.values())) == {()}
 
 
 def test_rows_of_their_own_by_explode() -> None:
-    import dask_cudf
 
     rows = numbers("float64")
-    ddf = dask_cudf.from_cudf(rows, npartitions=4)
+    ddf = on_device(rows, 4)
     with dask_gpuagg.enabled():
         query = ddf.groupby("k").v.agg("nlargest", n=2)
         (explained,) = dask_gpuagg.explain(query).groupbys

@@ -16,6 +16,7 @@ from distributed import Future
 import dask_gpuagg
 from dask_gpuagg.planning import files as by_files
 from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks
+from tests.device.frames import on_device
 
 PARTITIONS = 12
 ROWS = 24_000
@@ -75,7 +76,6 @@ def client() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def inputs(client: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    import cudf
     import dask_cudf
     from distributed import wait
 
@@ -84,7 +84,7 @@ def inputs(client: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
     size = ROWS // PARTITIONS
     for i in range(PARTITIONS):
         plain.iloc[i * size : (i + 1) * size].to_parquet(folder / f"{i:02}.parquet")
-    held = dask_cudf.from_cudf(cudf.DataFrame(plain), npartitions=PARTITIONS).persist()
+    held = on_device(plain, PARTITIONS).persist()
     # a partition whose integers are floats, one that is empty, one whose nulls are its own
     odd = held.map_partitions(_odd, meta=held._meta).persist()
     wait([held, odd])

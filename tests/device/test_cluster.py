@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
+from tests.device.frames import on_device
 
 PROTOCOLS = ("tcp", "ucx")
 
@@ -23,9 +24,7 @@ def _gpus() -> int:
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_cluster_equals_one_process(protocol: str, workers: int) -> None:
-    import cudf
     import dask
-    import dask_cudf
     from dask_cuda import LocalCUDACluster
     from distributed import Client
 
@@ -45,7 +44,7 @@ def test_cluster_equals_one_process(protocol: str, workers: int) -> None:
     )
     spec: dict[str, Any] = {"f": ["sum", "var", "first", "last"], "v": ["count", "min", "mean"]}
     with dask.config.set({"gpuagg.fallback": "raise"}), dask_gpuagg.enabled():
-        ddf = dask_cudf.from_cudf(cudf.DataFrame(pdf), npartitions=8)
+        ddf = on_device(pdf, 8)
         for split_out in (1, 3):
             query = ddf.groupby(["k", "s"]).agg(spec, split_out=split_out)
             alone = query.compute(scheduler="synchronous").to_pandas().sort_index()

@@ -8,7 +8,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.device.test_kernels import KERNELS, WANTED, aggregated, assert_equal, by_pandas, values
+from tests.device.test_kernels import (
+    KERNELS,
+    WANTED,
+    aggregated,
+    assert_equal,
+    by_pandas,
+    check,
+    frame_of,
+    values,
+)
+from tests.device.test_wide_keys import with_nulls
 
 ROWS = 1_500_000
 
@@ -55,8 +65,7 @@ def test_cardinalities(kind: str, groups: int, kernel: str, coded: list[int]) ->
     rng = np.random.default_rng(groups)
     keys = keys_of(kind, groups, rng)
     frame = pd.DataFrame(keys | values(rng, ROWS))
-    ours, run = aggregated(frame, list(keys), WANTED, kernel)
-    assert_equal(ours, by_pandas(frame, list(keys), WANTED))
+    run = check(frame, list(keys), WANTED, kernel)
     assert coded == [ROWS]
     # only keys of one word are sorted, they may lie in a wide range, and one group is not folded
     if kernel not in ("auto", "sgb", "direct") and (kernel, groups) != ("pgb_fold", 1):
@@ -68,19 +77,8 @@ def test_cardinalities(kind: str, groups: int, kernel: str, coded: list[int]) ->
 @pytest.mark.parametrize("kind", KINDS)
 def test_nulls(kind: str, keep_nulls: bool, kernel: str, coded: list[int]) -> None:
     rng = np.random.default_rng(2)
-    keys = {}
-    for name, key in keys_of(kind, 3_000, rng).items():
-        nullable = pd.Series(key)
-        if nullable.dtype.kind == "i":
-            nullable = nullable.astype(str(nullable.dtype).capitalize())
-        keys[name] = nullable.mask(rng.random(ROWS) < 0.05)
-    frame = pd.DataFrame(keys | values(rng, ROWS))
-    by = list(keys)
-    ours, _ = aggregated(frame, by, WANTED, kernel, keep_nulls)
-    theirs = by_pandas(frame, by, WANTED, keep_nulls)
-    ours = ours.reset_index().sort_values(by, na_position="last").set_index(by)
-    theirs = theirs.reset_index().sort_values(by, na_position="last").set_index(by)
-    assert_equal(ours, theirs)
+    keys = with_nulls(keys_of(kind, 3_000, rng), rng)
+    check(frame_of(keys), list(keys), WANTED, kernel, keep_nulls)
     assert coded == [ROWS]
 
 
@@ -95,9 +93,8 @@ def test_a_row_unlike_those_of_the_sample(
     keys = names[rng.integers(0, groups, ROWS)]
     keys[ROWS // 256 * 100 + 3_000] = other
     frame = pd.DataFrame({"k": keys} | values(rng, ROWS))
-    ours, run = aggregated(frame, ["k"], WANTED, kernel)
+    run = check(frame, ["k"], WANTED, kernel)
     assert run.groups == frame["k"].nunique()
-    assert_equal(ours, by_pandas(frame, ["k"], WANTED))
     # where keys may have slots of their own, by near codes first; and then with other words
     tries = 2 if kernel == "pgb" and other not in names else 1
     assert coded == [ROWS] * tries
@@ -128,8 +125,7 @@ def test_integers_that_no_sample_saw(coded: list[int]) -> None:
     keys = keys_of("strings and integers", 100_000, rng)
     keys["b"][ROWS // 256 * 100 + 3_000] = -(2**15)
     frame = pd.DataFrame(keys | values(rng, ROWS))
-    ours, _ = aggregated(frame, list(keys), WANTED)
-    assert_equal(ours, by_pandas(frame, list(keys), WANTED))
+    check(frame, list(keys), WANTED)
     # by near codes and by wider ones
     assert coded == [ROWS] * 2
 
@@ -143,8 +139,7 @@ def test_no_string_but_empty_ones_and_nulls(keep_nulls: bool) -> None:
             drawn[ROWS // 256 * 100 + 3_000] = 1
         key = pd.Series(np.array(texts, object)[drawn], dtype="str")
         frame = pd.DataFrame({"k": key} | values(rng, ROWS))
-        ours, _ = aggregated(frame, ["k"], WANTED, "auto", keep_nulls)
-        assert_equal(ours, by_pandas(frame, ["k"], WANTED, keep_nulls))
+        check(frame, ["k"], WANTED, "auto", keep_nulls)
 
 
 @pytest.mark.parametrize("groups", [2_000, 300_000])
@@ -158,9 +153,7 @@ def test_decisions_are_repeated_for_the_same_codes(groups: int, coded: list[int]
         if odd:
             keys[ROWS // 256 * 100 + 3_000] = odd
         frame = pd.DataFrame({"k": keys, "n": rng.integers(0, 2, ROWS)} | values(rng, ROWS))
-        ours, run = aggregated(frame, ["k", "n"], WANTED)
-        assert_equal(ours, by_pandas(frame, ["k", "n"], WANTED))
-        return run.decision.why
+        return str(check(frame, ["k", "n"], WANTED).decision.why)
 
     told = "as for rows before"
     assert told not in grouped(1, names)

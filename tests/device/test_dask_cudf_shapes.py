@@ -14,25 +14,15 @@ from tests.device.frames import (
     LETTERS,
     arrow,
     assert_equal,
+    collection,
     expected,
-    frame,
     groups_of,
     key,
     made,
+    on_device,
 )
 
 pytestmark = pytest.mark.usefixtures("raising")
-
-
-@functools.cache
-def rows() -> pa.Table:
-    return arrow()
-
-
-def collection(npartitions: int) -> Any:
-    import dask_cudf
-
-    return dask_cudf.from_cudf(frame(rows()), npartitions=npartitions)
 
 
 @pytest.mark.parametrize("npartitions", [1, 5])
@@ -42,7 +32,7 @@ def test_value_counts(column: str, dropna: bool, npartitions: int) -> None:
     grouped = collection(npartitions).groupby("g", dropna=dropna, sort=True)
     ours = grouped[column].value_counts().compute()
     theirs: dict[Any, int] = {}
-    for label, values in groups_of(rows(), ["g"], column, dropna).items():
+    for label, values in groups_of(arrow(), ["g"], column, dropna).items():
         for v in values:
             if key(v) is not None:
                 theirs[*label, v] = theirs.get((*label, v), 0) + 1
@@ -55,7 +45,7 @@ def test_value_counts(column: str, dropna: bool, npartitions: int) -> None:
 
 def test_counts_of_categories_name_all_of_them() -> None:
     ours = made(collection(4).groupby("k").o.value_counts().compute(), 2)
-    groups = groups_of(rows(), ["k"], "s")
+    groups = groups_of(arrow(), ["k"], "s")
     assert ours == {(*g, x): vs.count(x) for g, vs in groups.items() for x in LETTERS}
 
 
@@ -64,7 +54,7 @@ def test_counts_of_categories_name_all_of_them() -> None:
 def test_matrices(name: str, npartitions: int) -> None:
     columns = ["x", "y", "i"]
     ours = getattr(collection(npartitions).groupby("k", sort=True)[columns], name)().compute()
-    pdf = rows().select(["k", *columns]).to_pandas()
+    pdf = arrow().select(["k", *columns]).to_pandas()
     theirs = getattr(pdf.groupby("k")[columns], name)()
     pd.testing.assert_frame_equal(ours.to_pandas(), theirs, rtol=1e-6, check_index_type=False)
 
@@ -72,18 +62,17 @@ def test_matrices(name: str, npartitions: int) -> None:
 def test_matrices_with_another_ddof() -> None:
     # pandas ignores ddof where values are null
     ours = collection(3).groupby("k", sort=True)[["x", "i"]].cov(ddof=0).compute()
-    pdf = rows().select(["k", "x", "i"]).to_pandas()
+    pdf = arrow().select(["k", "x", "i"]).to_pandas()
     theirs = pdf.groupby("k")[["x", "i"]].cov(ddof=0)
     pd.testing.assert_frame_equal(ours.to_pandas(), theirs, rtol=1e-6, check_index_type=False)
 
 
 def test_a_nan_value_is_no_null_in_matrices() -> None:
     import cudf
-    import dask_cudf
 
     x = pa.array([1.0, float("nan"), 2.0, 3.0, None, 5.0])
     gdf = cudf.DataFrame.from_arrow(pa.table({"k": [0, 0, 0, 1, 1, 1], "x": x}))
-    ours = dask_cudf.from_cudf(gdf, npartitions=2).groupby("k", sort=True)[["x"]].cov().compute()
+    ours = on_device(gdf, 2).groupby("k", sort=True)[["x"]].cov().compute()
     first, second = ours["x"].to_arrow().to_pylist()
     assert first != first
     assert second == 2.0
@@ -103,7 +92,7 @@ def test_functions_of_users(npartitions: int, split_out: int) -> None:
     total = dd.Aggregation("total", lambda g: g.sum(), lambda g: g.sum())
     grouped = collection(npartitions).groupby("g", dropna=False)
     ours = grouped.agg({"i": [extent, "sum", total], "t": "mean"}, split_out=split_out).compute()
-    groups = groups_of(rows(), ["g"], "i", False)
+    groups = groups_of(arrow(), ["g"], "i", False)
     assert_equal(made(ours["i", "extent"]), expected(groups, lambda v: max(v) - min(v)))
     assert_equal(made(ours["i", "total"]), expected(groups, sum))
     assert_equal(made(ours["i", "sum"]), expected(groups, sum))
@@ -129,7 +118,7 @@ def test_functions_of_users_are_given_cudfs_group_bys() -> None:
 
 
 def pandas_frame() -> pd.DataFrame:
-    pdf = rows().select(["k", "g", "i", "y", "s"]).to_pandas()
+    pdf = arrow().select(["k", "g", "i", "y", "s"]).to_pandas()
     pdf["c"] = pd.Categorical(pdf["s"], categories=[*LETTERS, "never"])
     return pdf
 
@@ -173,7 +162,7 @@ def test_whole_groups_of_unobserved_categories(npartitions: int) -> None:
     """Of values without nulls: a group is empty because no row has its category."""
     grouped = collection(npartitions).groupby("c", observed=False)
     ours = grouped.agg({"i": ["median", "nunique", "list"]}).compute()
-    groups = groups_of(rows(), ["s"], "i") | {("never",): []}
+    groups = groups_of(arrow(), ["s"], "i") | {("never",): []}
     assert_equal(made(ours["i", "median"]), expected(groups, lambda v: float(np.median(v))))
     assert_equal(made(ours["i", "nunique"]), {k: len(set(v)) for k, v in groups.items()})
     lists = made(ours["i", "list"])
@@ -192,7 +181,7 @@ def test_a_function_as_key_is_refused_with_the_reason() -> None:
 
 def test_ddof() -> None:
     ddf = collection(4)
-    pdf = rows().select(["k", "x"]).to_pandas()
+    pdf = arrow().select(["k", "x"]).to_pandas()
     for ddof in (0, 2):
         ours = ddf.groupby("k").agg({"x": functools.partial(np.var, ddof=ddof)}).compute()
         theirs = {(k,): v for k, v in pdf.groupby("k").x.var(ddof=ddof).items()}
@@ -214,9 +203,9 @@ def test_the_input_is_left_alone(name: str) -> None:
 def test_named_aggregations_of_odd_labels() -> None:
     ddf = collection(4)[["k", "i", "t"]].rename(columns={"k": 0, "i": "a___b", "t": 2})
     ours = ddf.groupby(0).agg(total=("a___b", "sum"), middle=(2, "mean")).compute()
-    assert_equal(made(ours["total"]), expected(groups_of(rows(), ["k"], "i"), sum))
+    assert_equal(made(ours["total"]), expected(groups_of(arrow(), ["k"], "i"), sum))
     by_expression = ddf.groupby(ddf[0] // 10).agg({"a___b": ["idxmax", "sum"]}).compute()
     tens: dict[Any, int] = {}
-    for (k,), values in groups_of(rows(), ["k"], "i").items():
+    for (k,), values in groups_of(arrow(), ["k"], "i").items():
         tens[k // 10,] = tens.get((k // 10,), 0) + sum(values)
     assert_equal(made(by_expression["a___b", "sum"]), tens)

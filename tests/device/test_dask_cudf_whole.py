@@ -16,10 +16,12 @@ from tests.device.frames import (
     LETTERS,
     arrow,
     assert_equal,
+    collection,
     expected,
     frame,
     groups_of,
     made,
+    on_device,
     python,
 )
 
@@ -27,17 +29,6 @@ pytestmark = pytest.mark.usefixtures("raising")
 
 # one partition goes in one pass, several through partials, several outputs through an exchange
 HOW = pytest.mark.parametrize(("npartitions", "split_out"), [(1, 1), (6, 1), (6, 3)])
-
-
-@functools.cache
-def rows() -> pa.Table:
-    return arrow()
-
-
-def collection(npartitions: int) -> Any:
-    import dask_cudf
-
-    return dask_cudf.from_cudf(frame(rows()), npartitions=npartitions)
 
 
 def agg(column: str, name: Any, npartitions: int, split_out: int, keys: Any = "k") -> Any:
@@ -64,25 +55,24 @@ def quotient(values: list[Any]) -> Any:
 @pytest.mark.parametrize("column", ["t", "td", "d32", "d64", "d128"])
 def test_exact_means(column: str, npartitions: int, split_out: int) -> None:
     ours = agg(column, "mean", npartitions, split_out)
-    assert_equal(made(ours), expected(groups_of(rows(), ["k"], column), quotient))
-    assert ours.dtype == frame(rows())[column].dtype
+    assert_equal(made(ours), expected(groups_of(arrow(), ["k"], column), quotient))
+    assert ours.dtype == frame(arrow())[column].dtype
 
 
 @HOW
 @pytest.mark.parametrize("column", ["td", "d32", "d64", "d128"])
 def test_exact_sums(column: str, npartitions: int, split_out: int) -> None:
     ours = agg(column, "sum", npartitions, split_out)
-    assert_equal(made(ours), expected(groups_of(rows(), ["k"], column), total_of))
-    assert ours.dtype == frame(rows()).groupby("k")[column].sum().dtype
+    assert_equal(made(ours), expected(groups_of(arrow(), ["k"], column), total_of))
+    assert ours.dtype == frame(arrow()).groupby("k")[column].sum().dtype
 
 
 def test_sums_that_leave_their_type_are_wider() -> None:
     import cudf
-    import dask_cudf
 
     dtype = cudf.Decimal32Dtype(9, 2)
     largest = cudf.Series([Decimal("9999999.99")] * 1000).astype(dtype)
-    ddf = dask_cudf.from_cudf(cudf.DataFrame({"k": [1] * 1000, "d": largest}), npartitions=4)
+    ddf = on_device({"k": [1] * 1000, "d": largest}, 4)
     ours = ddf.groupby("k").agg({"d": ["sum", "mean"]}).compute()
     assert ours["d", "sum"].to_arrow().to_pylist() == [Decimal("9999999990.00")]
     assert ours["d", "mean"].to_arrow().to_pylist() == [Decimal("9999999.99")]
@@ -91,7 +81,7 @@ def test_sums_that_leave_their_type_are_wider() -> None:
 @HOW
 @pytest.mark.parametrize("column", ["d32", "d128"])
 def test_spread_of_decimals(column: str, npartitions: int, split_out: int) -> None:
-    groups = groups_of(rows(), ["k"], column)
+    groups = groups_of(arrow(), ["k"], column)
     for name, power in (("var", 1.0), ("std", 0.5)):
         ours = agg(column, name, npartitions, split_out)
         theirs = expected(
@@ -106,7 +96,7 @@ def test_spread_of_decimals(column: str, npartitions: int, split_out: int) -> No
 def test_extremes(column: str, name: str, npartitions: int, split_out: int) -> None:
     ours = agg(column, name, npartitions, split_out)
     function = {"min": min, "max": max}[name]
-    assert_equal(made(ours), expected(groups_of(rows(), ["k"], column), function))
+    assert_equal(made(ours), expected(groups_of(arrow(), ["k"], column), function))
     # a collection may hold strings in another dtype than the frame that it was made of
     held = collection(npartitions)[column].compute()
     assert ours.dtype == held.dtype
@@ -122,7 +112,7 @@ def test_categories_stay_categories(name: str, npartitions: int, split_out: int)
         "min": lambda v: min(v, key=LETTERS.index),
         "max": lambda v: max(v, key=LETTERS.index),
     }
-    assert_equal(made(ours), expected(groups_of(rows(), ["k"], "s"), functions[name]))
+    assert_equal(made(ours), expected(groups_of(arrow(), ["k"], "s"), functions[name]))
     assert list(ours.dtype.categories.to_pandas()) == LETTERS
     # Dask itself concatenates several outputs
     assert ours.dtype.ordered or split_out > 1
@@ -145,13 +135,13 @@ REFUSED = {
 @pytest.mark.parametrize(("column", "name"), REFUSED)
 def test_methods_that_cudf_refuses(column: str, name: str) -> None:
     ours = made(getattr(collection(4).groupby("k")[column], name)().compute())
-    groups = groups_of(rows(), ["k"], "s" if column == "o" else column)
+    groups = groups_of(arrow(), ["k"], "s" if column == "o" else column)
     assert_equal(ours, expected(groups, REFUSED[column, name]), rtol=1e-9)
 
 
 @HOW
 def test_strings(npartitions: int, split_out: int) -> None:
-    groups = groups_of(rows(), ["k"], "s")
+    groups = groups_of(arrow(), ["k"], "s")
     assert_equal(made(agg("s", "sum", npartitions, split_out)), expected(groups, "".join))
     some = expected(groups, lambda v: any(v))
     assert_equal(made(agg("s", "any", npartitions, split_out)), some)
@@ -173,8 +163,8 @@ def best(labels: list[int], values: list[Any], largest: bool) -> Any:
 @pytest.mark.parametrize("name", ["idxmin", "idxmax"])
 @pytest.mark.parametrize("column", ["i", "f", "t", "td", "b"])
 def test_labels_of_extremes(column: str, name: str, npartitions: int, split_out: int) -> None:
-    values = groups_of(rows(), ["k"], column)
-    labels = groups_of(rows().append_column("label", [python_labels()]), ["k"], "label")
+    values = groups_of(arrow(), ["k"], column)
+    labels = groups_of(arrow().append_column("label", [python_labels()]), ["k"], "label")
     theirs = {g: best(labels[g], values[g], name == "idxmax") for g in values}
     assert_equal(made(agg(column, name, npartitions, split_out)), theirs)
     grouped = collection(npartitions).groupby("k")
@@ -183,15 +173,14 @@ def test_labels_of_extremes(column: str, name: str, npartitions: int, split_out:
 
 
 def python_labels() -> pa.Array:
-    return pa.array(range(100, 100 + 2 * len(rows()), 2))
+    return pa.array(range(100, 100 + 2 * len(arrow()), 2))
 
 
 def test_labels_of_nothing_are_an_error() -> None:
     import cudf
-    import dask_cudf
 
     gdf = cudf.DataFrame({"k": [1, 1, 2, 2], "v": cudf.Series([1, None, None, None], dtype="i8")})
-    grouped = dask_cudf.from_cudf(gdf, npartitions=2).groupby("k").v
+    grouped = on_device(gdf, 2).groupby("k").v
     with pytest.raises(ValueError, match="all NA"):
         grouped.idxmin().compute()
     with pytest.raises(ValueError, match="NA value"):
@@ -207,8 +196,8 @@ def test_medians_of_ticks(column: str, npartitions: int, split_out: int) -> None
         return low + (high - low) // 2
 
     ours = agg(column, "median", npartitions, split_out)
-    assert_equal(made(ours), expected(groups_of(rows(), ["k"], column), median))
-    assert ours.dtype == frame(rows())[column].dtype
+    assert_equal(made(ours), expected(groups_of(arrow(), ["k"], column), median))
+    assert ours.dtype == frame(arrow())[column].dtype
 
 
 @pytest.mark.parametrize("interpolation", ["linear", "lower", "higher", "midpoint", "nearest"])
@@ -224,7 +213,7 @@ def test_quantiles_of_ticks(q: float, interpolation: str) -> None:
         pytest.skip("NumPy and pandas differ on ties")
     function = functools.partial(pd.Series.quantile, q=q, interpolation=interpolation)
     ours = made(agg("td", function, 4, 1))
-    theirs = expected(groups_of(rows(), ["k"], "td"), quantile)
+    theirs = expected(groups_of(arrow(), ["k"], "td"), quantile)
     assert ours.keys() == theirs.keys()
     # a product with 0.3 may round to either side of an integer
     slack = 1 if (interpolation, q) == ("linear", 0.3) else 0
@@ -233,7 +222,7 @@ def test_quantiles_of_ticks(q: float, interpolation: str) -> None:
 
 @pytest.mark.parametrize("npartitions", [1, 5])
 def test_medians_and_quantiles_of_bools(npartitions: int) -> None:
-    groups = groups_of(rows(), ["k"], "b")
+    groups = groups_of(arrow(), ["k"], "b")
     for name in ("median", "quantile"):
         ours = agg("b", name, npartitions, 1)
         assert_equal(made(ours), expected(groups, lambda v: float(np.median(v))))
@@ -243,7 +232,7 @@ def test_medians_and_quantiles_of_bools(npartitions: int) -> None:
 @HOW
 @pytest.mark.parametrize("column", ["i", "f", "s", "o", "t", "d64"])
 def test_lists(column: str, npartitions: int, split_out: int) -> None:
-    values = groups_of(rows(), ["k"], "s" if column == "o" else column)
+    values = groups_of(arrow(), ["k"], "s" if column == "o" else column)
     ours = agg(column, list, npartitions, split_out)
     assert_lists(made(ours), values)
 
@@ -265,7 +254,7 @@ def ticks(values: list[Any]) -> list[Any]:
 @pytest.mark.parametrize("column", ["i", "f", "s", "o", "d64"])
 def test_unique(column: str, npartitions: int) -> None:
     ours = collection(npartitions).groupby("k")[column].unique().compute()
-    values = groups_of(rows(), ["k"], "s" if column == "o" else column)
+    values = groups_of(arrow(), ["k"], "s" if column == "o" else column)
     theirs = {g: [*dict.fromkeys("nan" if v != v else v for v in vs)] for g, vs in values.items()}
     mine = {g: ["nan" if v != v else v for v in vs] for g, vs in made(ours).items()}
     assert mine == theirs
@@ -274,7 +263,7 @@ def test_unique(column: str, npartitions: int) -> None:
 @HOW
 @pytest.mark.parametrize("column", ["i", "f", "s", "o", "t", "d128"])
 def test_numbers_of_distinct_values(column: str, npartitions: int, split_out: int) -> None:
-    values = groups_of(rows(), ["k"], "s" if column == "o" else column)
+    values = groups_of(arrow(), ["k"], "s" if column == "o" else column)
     theirs = {g: len({"nan" if v != v else v for v in vs} - {None}) for g, vs in values.items()}
     assert_equal(made(agg(column, "nunique", npartitions, split_out)), theirs)
 
@@ -289,7 +278,7 @@ def test_keys(keys: list[str], dropna: bool, split_out: int) -> None:
     named = ["s" if k == "o" else k for k in keys]
 
     def groups(column: str) -> dict[Any, list[Any]]:
-        return groups_of(rows(), named, column, dropna)
+        return groups_of(arrow(), named, column, dropna)
 
     n = len(keys)
     assert_equal(made(ours["td", "mean"], n), expected(groups("td"), quotient))
@@ -319,11 +308,10 @@ def test_sorted() -> None:
 
 @pytest.mark.parametrize("npartitions", [1, 4])
 def test_zoned_datetimes(npartitions: int) -> None:
-    import dask_cudf
 
-    gdf = frame(rows())[["k", "t"]]
+    gdf = frame(arrow())[["k", "t"]]
     gdf["z"] = gdf["t"].dt.tz_localize("UTC").dt.tz_convert("Europe/Berlin")
-    ddf = dask_cudf.from_cudf(gdf, npartitions=npartitions)
+    ddf = on_device(gdf, npartitions)
     spec = ["min", "first", "mean", "median"]
     ours = ddf.groupby("k").agg({"z": spec, "t": spec}).compute()
     for name in spec:

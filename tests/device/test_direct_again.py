@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.device.frames import on_device
+
 SPEC = {"v": ["sum", "count", "min", "max"], "w": ["mean", "var"], "x": ["sum"]}
 ROWS = 300_000
 
@@ -37,7 +39,6 @@ def rows_of(seed: int, nulls: str = "", key: str = "int64") -> Any:
 
 def planned(frame: Any, spec: Any, **how: Any) -> Any:
     """A function from a frame to its result, all by one plan."""
-    import dask_cudf
 
     from dask_gpuagg import enabled
     from dask_gpuagg.engines.device.engine import shape_of
@@ -45,7 +46,7 @@ def planned(frame: Any, spec: Any, **how: Any) -> Any:
     from dask_gpuagg.tasks.tasks import gpuagg_direct
 
     with enabled():
-        lazy = dask_cudf.from_cudf(frame.head(10), npartitions=1)
+        lazy = on_device(frame.head(10), 1)
         read = logical.read(lazy.groupby("k", sort=False, **how).agg(spec).expr)
     assert read is not None
     shape = shape_of(read.meta)

@@ -15,6 +15,7 @@ import pytest
 from dask_gpuagg import last_runs
 from dask_gpuagg.cuda.choice.choose import KERNELS
 from dask_gpuagg.reporting.runs import forget
+from tests.device.frames import on_device
 from tests.device.test_library import broken
 
 __all__ = ["broken"]
@@ -46,13 +47,6 @@ def frame(groups: int = 100, rows: int = ROWS) -> pd.DataFrame:
             "b": rng.random(rows) < 0.3,
         }
     )
-
-
-def on_device(rows: pd.DataFrame, npartitions: int = 5) -> Any:
-    import cudf
-    import dask_cudf
-
-    return dask_cudf.from_cudf(cudf.DataFrame(rows), npartitions=npartitions)
 
 
 def bits(result: Any) -> pd.DataFrame:
@@ -109,19 +103,18 @@ def test_subnormal_and_largest_values() -> None:
     x[::50] = 1e308 * rng.choice([-1, 1], len(x[::50]))
     rows = frame(20).assign(x=x)
     asked = {"x": ["sum", "mean"]}
-    made = bits(on_device(rows).groupby("k").agg(asked))
+    made = bits(on_device(rows, 5).groupby("k").agg(asked))
     by_hand = dd.from_pandas(rows, npartitions=2).groupby("k").agg(asked)
     pd.testing.assert_frame_equal(made, bits(by_hand), check_exact=True)
 
 
 def test_infinities_nan_and_nulls() -> None:
     import cudf
-    import dask_cudf
 
     x = [1.5, np.inf, np.inf, -np.inf, -np.inf, np.nan, 1.0, None, None, -0.0]
     keys = [0, 0, 1, 1, 2, 3, 3, 4, 0, 5]
     rows = cudf.DataFrame({"k": keys, "x": cudf.Series(x, nan_as_null=False)})
-    made = dask_cudf.from_cudf(rows, npartitions=3).groupby("k").x.agg(["sum", "mean"]).compute()
+    made = on_device(rows, 3).groupby("k").x.agg(["sum", "mean"]).compute()
     for name in ("sum", "mean"):
         values = made[name].sort_index().to_arrow().to_pylist()
         assert values[:1] == [math.inf]
@@ -137,7 +130,7 @@ def test_nulls_are_left_out() -> None:
     rows.loc[np.random.default_rng(1).random(ROWS) < 0.2, "x"] = np.nan
     rows.loc[rows["k"] == 0, "x"] = np.nan
     asked = {"x": ["sum", "mean"]}
-    ours = bits(on_device(rows).groupby("k").agg(asked))
+    ours = bits(on_device(rows, 5).groupby("k").agg(asked))
     theirs = by_host(rows, asked)
     # cuDF's sum of no values is null
     assert math.isnan(ours["x"]["sum"][0])
@@ -181,23 +174,3 @@ def test_partitions_of_other_dtypes() -> None:
     ours = bits(collection.groupby("k").agg({"x": ["sum", "mean"]}))
     theirs = by_host(rows, {"x": ["sum", "mean"]})
     pd.testing.assert_frame_equal(ours, theirs, check_exact=True)
-
-
-def test_what_adds_up_to_the_values() -> None:
-    import cupy as cp
-
-    from dask_gpuagg import exact_sums
-    from dask_gpuagg.engines.device import digits
-
-    values = cp.asarray(np.random.default_rng(4).integers(0, 2**64 - 1, 9999, dtype=np.uint64))
-    values = values.view(cp.float64)
-    values = values[cp.isfinite(values)]
-    column = digits.column_of(values)
-    bins = exact_sums.digits_of(digits._addends(column))
-    assert len(bins) > 60
-    # of each value three bins that follow each other: from the lowest on, floats add them exactly
-    total = cp.zeros(len(values))
-    for j in sorted(bins):
-        shift = exact_sums.WIDTH * j - exact_sums.ONE
-        total += cp.ldexp(bins[j].astype(cp.float64), cp.int32(shift))
-    assert bool((total == values).all())

@@ -10,19 +10,13 @@ import pandas as pd
 import pytest
 
 from tests.correctness.test_extents import DATA, LONG, wide
+from tests.device.frames import on_device
 
 pytestmark = pytest.mark.usefixtures("raising")
 
 # of a cuDF column, and of whole groups that are sorted by our kernels (``sgb.ROWS_AT_MOST``)
 MOST_ROWS = 2**31 - 1
 GROUPS = 100
-
-
-def on_device(data: pd.DataFrame, npartitions: int = 3) -> Any:
-    import cudf
-    import dask_cudf
-
-    return dask_cudf.from_cudf(cudf.DataFrame(data), npartitions=npartitions)
 
 
 def equal(made: Any, expected: Any) -> None:
@@ -35,7 +29,7 @@ def equal(made: Any, expected: Any) -> None:
 @pytest.mark.parametrize("how", ["sum", "mean", "median", "first"])
 def test_2000_columns(how: str) -> None:
     data = wide(2000)
-    query = getattr(on_device(data).groupby("k"), how)()
+    query = getattr(on_device(data, 3).groupby("k"), how)()
     equal(query.compute(), getattr(data.groupby("k"), how)())
 
 
@@ -44,11 +38,11 @@ def test_names_of_10_kilobytes(name: str) -> None:
     data = DATA.rename(columns={name: LONG})
     key, value = data.columns
     spec = {value: ["sum", "nunique", "median"]}
-    equal(on_device(data).groupby(key).agg(spec).compute(), data.groupby(key).agg(spec))
+    equal(on_device(data, 3).groupby(key).agg(spec).compute(), data.groupby(key).agg(spec))
 
 
 def test_no_columns() -> None:
-    made = on_device(DATA[["k"]]).groupby("k").size().compute().to_pandas().sort_index()
+    made = on_device(DATA[["k"]], 3).groupby("k").size().compute().to_pandas().sort_index()
     assert made.to_dict() == DATA.groupby("k").size().to_dict()
 
 

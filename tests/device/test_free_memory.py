@@ -73,36 +73,3 @@ def test_rows_whose_copies_have_no_room(
     least = plc.reduce.reduce(sizes, plc.aggregation.min(), sizes.type()).to_py()
     most = plc.reduce.reduce(sizes, plc.aggregation.max(), sizes.type()).to_py()
     assert (least, most) == (ROWS // groups, -(-ROWS // groups))
-
-
-@pytest.mark.parametrize("kind", ["plain", "pool", "limited"])
-def test_what_there_is_room_for(kind: str) -> None:
-    """Nothing is kept of what was asked for."""
-    import rmm
-
-    from dask_gpuagg.cuda.call import Launcher
-    from dask_gpuagg.cuda.runtime.driver import current_device, free_bytes
-
-    device = current_device()
-    before = rmm.mr.get_current_device_resource()
-    made: Any = rmm.mr.CudaMemoryResource()
-    if kind == "pool":
-        made = rmm.mr.PoolMemoryResource(made, 64 << 20, 64 << 20)
-    elif kind == "limited":
-        made = rmm.mr.LimitingResourceAdaptor(made, 64 << 20)
-    rmm.mr.set_current_device_resource(made)
-    try:
-        call = Launcher(
-            kernels=Any,  # type: ignore[arg-type]
-            device=device,
-            stream=rmm.pylibrmm.stream.DEFAULT_STREAM,
-        )
-        free = free_bytes()
-        for _ in range(3):
-            assert call.has_room([1 << 20] * 8)
-            assert call.has_room([32 << 20])
-            assert not call.has_room([free + (1 << 30)])
-            assert call.has_room([48 << 20] * 2) == (kind == "plain")
-        assert free_bytes() >= free - (64 << 20)
-    finally:
-        rmm.mr.set_current_device_resource(before)

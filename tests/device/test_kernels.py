@@ -57,7 +57,7 @@ def aggregated(
         {k: on_host(c) for k, c in zip(keys, out_keys, strict=True)}
         | {k: on_host(c) for k, c in zip(labels, outputs, strict=True)}
     )
-    return made.set_index(keys).sort_index(na_position="last"), run
+    return made.sort_values(keys, na_position="last").set_index(keys), run
 
 
 def by_pandas(
@@ -73,7 +73,8 @@ def by_pandas(
             arguments = {"min_count": 1} if name in ("sum", "prod") else {}
             made = grouped.size() if name == "size" else getattr(grouped[label], name)(**arguments)
             parts[f"{label}.{name}"] = made
-    return pd.DataFrame(parts).sort_index(na_position="last")
+    result = pd.DataFrame(parts).reset_index()
+    return result.sort_values(keys, na_position="last").set_index(keys)
 
 
 def assert_equal(ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
@@ -94,6 +95,27 @@ def assert_equal(ours: pd.DataFrame, theirs: pd.DataFrame) -> None:
                 atol=1e-9 if label.endswith(("var", "std", "sem")) else 0.0,
                 err_msg=label,
             )
+
+
+def frame_of(keys: Any, seed: int = 0) -> pd.DataFrame:
+    """Rows by a key column ``k``, or by several, with the columns of ``values``."""
+    columns = keys if isinstance(keys, dict) else {"k": keys}
+    rows = len(next(iter(columns.values())))
+    return pd.DataFrame(columns | values(np.random.default_rng(seed), rows))
+
+
+def check(
+    frame: pd.DataFrame,
+    keys: list[str],
+    wanted: dict[str, list[str]],
+    kernel: str = "auto",
+    keep_nulls: bool = False,
+    nulls: bool = False,
+) -> Any:
+    """Compare the groups with pandas'; return the run."""
+    ours, run = aggregated(frame, keys, wanted, kernel, keep_nulls, nulls=nulls)
+    assert_equal(ours, by_pandas(frame, keys, wanted, keep_nulls))
+    return run
 
 
 def keys_of(shape: str, groups: int, rows: int, rng: np.random.Generator) -> Any:
@@ -126,8 +148,7 @@ def values(rng: np.random.Generator, rows: int) -> dict[str, Any]:
 def test_cardinalities(groups: int, kernel: str) -> None:
     rng = np.random.default_rng(groups)
     frame = pd.DataFrame({"k": keys_of("uniform", groups, ROWS, rng)} | values(rng, ROWS))
-    ours, run = aggregated(frame, ["k"], WANTED, kernel)
-    assert_equal(ours, by_pandas(frame, ["k"], WANTED))
+    run = check(frame, ["k"], WANTED, kernel)
     assert run.groups == frame.k.nunique()
 
 
@@ -137,8 +158,7 @@ def test_cardinalities(groups: int, kernel: str) -> None:
 def test_shapes(shape: str, groups: int, kernel: str) -> None:
     rng = np.random.default_rng(groups)
     frame = pd.DataFrame({"k": keys_of(shape, groups, ROWS, rng)} | values(rng, ROWS))
-    ours, _ = aggregated(frame, ["k"], WANTED, kernel)
-    assert_equal(ours, by_pandas(frame, ["k"], WANTED))
+    check(frame, ["k"], WANTED, kernel)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -163,8 +183,7 @@ def test_the_empty_pattern_is_a_key(kernel: str) -> None:
     rng = np.random.default_rng(5)
     special = np.array([unmixed(2**64 - 1), 0, 2**64 - 1, 1], dtype=np.uint64)
     frame = pd.DataFrame({"k": rng.choice(special, 300_000)} | values(rng, 300_000))
-    ours, _ = aggregated(frame, ["k"], WANTED, kernel)
-    assert_equal(ours, by_pandas(frame, ["k"], WANTED))
+    check(frame, ["k"], WANTED, kernel)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -173,8 +192,7 @@ def test_equal_homes(kernel: str) -> None:
     rng = np.random.default_rng(6)
     clustered = np.array([unmixed((0xABCDEF << 40) | i) for i in range(2_000)], dtype=np.uint64)
     frame = pd.DataFrame({"k": rng.choice(clustered, 300_000)} | values(rng, 300_000))
-    ours, _ = aggregated(frame, ["k"], WANTED, kernel)
-    assert_equal(ours, by_pandas(frame, ["k"], WANTED))
+    check(frame, ["k"], WANTED, kernel)
 
 
 TEXTS = np.array(["", "a", "bb", "äöü€", "x" * 40, "y" * 7 + "\0", "z" * 8], object)
@@ -210,8 +228,7 @@ def test_key_types(dtype: str, nulls: bool, keep_nulls: bool, kernel: str) -> No
         key = key.astype(wide) if wide else key
         key[rng.random(rows) < 0.1] = None
     frame = pd.DataFrame({"k": key} | values(rng, rows))
-    ours, _ = aggregated(frame, ["k"], WANTED, kernel, keep_nulls)
-    assert_equal(ours, by_pandas(frame, ["k"], WANTED, keep_nulls))
+    check(frame, ["k"], WANTED, kernel, keep_nulls)
 
 
 KEY_SETS = [
@@ -243,25 +260,12 @@ def test_several_keys(keys: list[str], keep_nulls: bool, kernel: str) -> None:
         }
         | values(rng, rows)
     )
-    ours, _ = aggregated(frame, keys, WANTED, kernel, keep_nulls)
-    theirs = by_pandas(frame, keys, WANTED, keep_nulls)
-    ours = ours.reset_index().sort_values(keys, na_position="last", kind="stable").set_index(keys)
-    theirs = theirs.reset_index().sort_values(keys, na_position="last").set_index(keys)
-    assert_equal(ours, theirs)
+    check(frame, keys, WANTED, kernel, keep_nulls)
 
 
-VALUE_TYPES = [
-    "Int8",
-    "Int16",
-    "Int32",
-    "Int64",
-    "UInt8",
-    "UInt16",
-    "UInt32",
-    "UInt64",
-    "Float32",
-    "Float64",
-]
+INTEGERS = [f"{kind}{bits}" for kind in ("Int", "UInt") for bits in (8, 16, 32, 64)]
+VALUE_TYPES = [*INTEGERS, "Float32", "Float64"]
+EVERY = ["sum", "count", "min", "max", "mean", "var", "std", "sem", "any", "all", "first", "last"]
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -273,24 +277,7 @@ def test_value_types(dtype: str, share: float, kernel: str) -> None:
     v = pd.Series(rng.integers(0, 120, rows)).astype(dtype)
     v[rng.random(rows) < share] = None
     frame = pd.DataFrame({"k": rng.integers(0, 300, rows), "v": v})
-    wanted = {
-        "v": [
-            "sum",
-            "count",
-            "min",
-            "max",
-            "mean",
-            "var",
-            "std",
-            "sem",
-            "any",
-            "all",
-            "first",
-            "last",
-        ]
-    }
-    ours, _ = aggregated(frame, ["k"], wanted, kernel)
-    assert_equal(ours, by_pandas(frame, ["k"], wanted))
+    check(frame, ["k"], {"v": EVERY}, kernel)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -305,30 +292,30 @@ def test_products_and_wrapping(kernel: str) -> None:
         }
     )
     wanted = {"i": ["prod", "sum"], "f": ["prod"]}
-    ours, _ = aggregated(frame, ["k"], wanted, kernel)
-    assert_equal(ours, by_pandas(frame, ["k"], wanted))
+    check(frame, ["k"], wanted, kernel)
 
 
+@pytest.mark.parametrize("groups", [300, 90_000])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_decimals(kernel: str) -> None:
+def test_decimals(kernel: str, groups: int) -> None:
     import pyarrow as pa
-
-    rng = np.random.default_rng(11)
-    rows = 100_000
-    cents = rng.integers(-(10**12), 10**12, rows)
-    k = rng.integers(0, 300, rows)
     import pylibcudf as plc
 
     from dask_gpuagg.engines.device.aggregator import Aggregator
 
+    rng = np.random.default_rng(11)
+    cents = pd.Series(rng.integers(-(10**12), 10**12, 500_000)).astype("Int64")
+    cents = cents.mask(rng.random(len(cents)) < 0.5)
+    k = rng.integers(0, groups, len(cents))
     for dtype in (pa.decimal64(18, 2), pa.decimal128(38, 2)):
         column = plc.Column.from_arrow(pa.array(cents).cast(pa.decimal128(38, 0)).cast(dtype))
         aggregator = Aggregator([plc.Column.from_arrow(pa.array(k))], False)
         aggregator.sum(column)
         keys, (total,), _ = aggregator.run(kernel)
-        ours = pd.Series([int(x) for x in total.to_arrow().to_pylist()], on_host(keys[0]))
-        theirs = pd.Series(cents).groupby(k).sum()
-        assert (ours.sort_index().to_numpy() == theirs.to_numpy()).all()
+        sums = [None if x is None else int(x) for x in total.to_arrow().to_pylist()]
+        ours = pd.Series(sums, on_host(keys[0]), dtype="Int64").sort_index()
+        theirs = cents.groupby(k).sum(min_count=1)
+        pd.testing.assert_series_equal(ours, theirs, check_names=False, check_index_type=False)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -18,6 +18,7 @@ from dask_gpuagg.cuda.runtime import kernels
 from dask_gpuagg.cuda.runtime.compiler import CompileError, KernelsUnavailable
 from dask_gpuagg.reporting.fallbacks import FallbackWarning
 from dask_gpuagg.reporting.runs import forget
+from tests.device.frames import on_device
 
 ROWS = 20_000
 NUMBERS = ["Int8", "Int16", "Int64", "UInt8", "UInt32", "UInt64", "Float32", "Float64", "boolean"]
@@ -165,45 +166,6 @@ def test_other_types(name: str, broken: Callable[[], None]) -> None:
     same([columns["i"]], False, add, broken)
 
 
-def test_partials_merge(broken: Callable[[], None]) -> None:
-    rng = np.random.default_rng(5)
-    n = pd.Series(rng.integers(0, 4, ROWS))
-    n[:2_000] = 0
-    frame = pd.DataFrame({"k": np.arange(ROWS) // 5, "n": n, "sum": rng.normal(size=ROWS)})
-    frame["sum"] = frame["sum"].astype("Float64").mask(n == 0)
-    columns = columns_of(frame)
-    same([columns["k"]], False, lambda a: a.mean(columns["sum"], columns["n"]), broken)
-
-
-@pytest.mark.parametrize("groups", [ROWS, ROWS // 5])
-def test_moments_that_libcudf_does_not_make_are_lost(
-    groups: int, broken: Callable[[], None]
-) -> None:
-    """Those of one value, or one part, are exact."""
-    import cudf
-
-    k, n = np.arange(ROWS) % groups, np.arange(ROWS) % 3
-    mean = np.where(n == 0, np.nan, 1e6 + k)
-    parts = {"k": k, "n": n, "mean": mean, "m2": np.where(n > 1, 0.5, 0.0)}
-    columns = {
-        name: cudf.Series(values, nan_as_null=False).to_pylibcudf()[0]
-        for name, values in parts.items()
-    }
-
-    def add(aggregator: Any) -> None:
-        for moments in ([columns["k"]], [columns[name] for name in ("n", "mean", "m2")]):
-            aggregator.moments(*moments)
-            if groups < ROWS:
-                aggregator.loss(*moments)
-
-    if groups == ROWS:
-        same([columns["k"]], False, add, broken)
-        return
-    broken()
-    _, outputs, _ = run([columns["k"]], False, add)
-    assert all((on_host(outputs[i]) > 1e4).all() for i in (3, 7))
-
-
 def test_exact_partials_merge(broken: Callable[[], None]) -> None:
     import pyarrow as pa
     import pylibcudf as plc
@@ -302,7 +264,6 @@ def test_sliced_columns(broken: Callable[[], None]) -> None:
 
 def test_a_variance_far_from_zero_keeps_its_digits(broken: Callable[[], None]) -> None:
     import cudf
-    import dask_cudf
 
     near = np.random.default_rng(11).normal(size=ROWS)
     k = np.arange(ROWS) % 17
@@ -311,7 +272,7 @@ def test_a_variance_far_from_zero_keeps_its_digits(broken: Callable[[], None]) -
     exact = pd.Series((near + 1e9) - 1e9).groupby(k).agg(["var", "std", "sem"])
     for npartitions in (1, 3):
         with dask_gpuagg.enabled(), dask.config.set(scheduler="synchronous"):
-            ddf = dask_cudf.from_cudf(rows, npartitions=npartitions)
+            ddf = on_device(rows, npartitions)
             ours = ddf.groupby("k").far.agg(["var", "std", "sem"]).compute()
         ours = ours.to_pandas().sort_index()
         np.testing.assert_allclose(ours.to_numpy(), exact.to_numpy(), rtol=1e-8)
@@ -319,8 +280,6 @@ def test_a_variance_far_from_zero_keeps_its_digits(broken: Callable[[], None]) -
 
 def test_queries_go_on(broken: Callable[[], None]) -> None:
     """Every aggregation of dask-cudf collections, and the record says what ran and why."""
-    import cudf
-    import dask_cudf
 
     from dask_gpuagg.engines.device import libcudf
 
@@ -332,7 +291,7 @@ def test_queries_go_on(broken: Callable[[], None]) -> None:
     }
     spec: dict[str, Any] = {"v": ["sum", "var", "median", "first"], "s": ["nunique", "count"]}
     with dask_gpuagg.enabled(), dask.config.set(scheduler="synchronous"):
-        ddf = dask_cudf.from_cudf(cudf.DataFrame(rows), npartitions=3)
+        ddf = on_device(rows, 3)
         query = ddf.groupby(["k", "s"]).agg(spec)
         expected = query.compute().to_pandas().sort_index()
         broken()

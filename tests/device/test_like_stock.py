@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
+from tests.device.frames import on_device
 
 ROWS = 600
-PARTITIONS = 4
 
 # how many keys, of which kinds
 KEYS = [
@@ -62,15 +62,12 @@ def frame(nulls: bool) -> Any:
     return gdf
 
 
-def collection(nulls: bool, npartitions: int = PARTITIONS) -> Any:
-    import dask_cudf
+def collection(nulls: bool, npartitions: int = 4) -> Any:
 
-    return dask_cudf.from_cudf(frame(nulls), npartitions=npartitions)
+    return on_device(frame(nulls), npartitions)
 
 
-def assert_as_stock(
-    query: Callable[[Any], Any], nulls: bool, npartitions: int = PARTITIONS
-) -> None:
+def assert_as_stock(query: Callable[[Any], Any], nulls: bool, npartitions: int = 4) -> None:
     """The same as stock dask-cudf but for values: those of one partition, which no shuffle lost.
 
     Stock's ``first`` is another row's after its shuffle through the disk.
@@ -128,16 +125,13 @@ def on_host(result: Any) -> pd.DataFrame:
 
 @pytest.mark.parametrize(("nulls", "dropna"), NULLS)
 @pytest.mark.parametrize("keys", KEYS, ids="+".join)
-@pytest.mark.parametrize("spec", ["numbers", "all at once"])
-def test_agg(spec: str, keys: list[str], nulls: bool, dropna: bool | None) -> None:
-    assert_as_stock(lambda d: d.groupby(keys, dropna=dropna).agg(SPECS[spec]), nulls)
-
-
-@pytest.mark.parametrize(("nulls", "dropna"), NULLS)
-@pytest.mark.parametrize("keys", KEYS, ids="+".join)
-@pytest.mark.parametrize("spec", ["one", "numbers", "times"])
-def test_agg_of_one_partition(spec: str, keys: list[str], nulls: bool, dropna: bool | None) -> None:
-    assert_as_stock(lambda d: d.groupby(keys, dropna=dropna).agg(SPECS[spec]), nulls, 1)
+@pytest.mark.parametrize(
+    ("spec", "npartitions"), [("numbers", 4), ("all at once", 4), ("numbers", 1), ("times", 1)]
+)
+def test_agg(
+    spec: str, npartitions: int, keys: list[str], nulls: bool, dropna: bool | None
+) -> None:
+    assert_as_stock(lambda d: d.groupby(keys, dropna=dropna).agg(SPECS[spec]), nulls, npartitions)
 
 
 @pytest.mark.parametrize("split_out", [1, 2])
@@ -177,13 +171,12 @@ def test_methods_of_a_column(name: str, keys: list[str]) -> None:
 @pytest.mark.parametrize("npartitions", [1, 3])
 def test_strings_stay_strings(name: str, npartitions: int) -> None:
     import cudf
-    import dask_cudf
 
     gdf = cudf.DataFrame({"k": [1, 1, 2, 2, 3], "v": ["a", "b", None, "c", "d"]})
     for dtype in (gdf.v.dtype, np.dtype("object")):
         typed = gdf.assign(v=gdf.v.astype(dtype))
         with dask.config.set({"scheduler": "synchronous"}):
-            grouped = dask_cudf.from_cudf(typed, npartitions=npartitions).groupby("k")
+            grouped = on_device(typed, npartitions).groupby("k")
             theirs = grouped.agg({"v": name}).v.compute()
             with dask_gpuagg.enabled():
                 of_method = getattr(grouped.v, name)().compute()

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST
+from tests.device.frames import on_device
 
 pytestmark = pytest.mark.usefixtures("raising")
 
@@ -28,11 +29,9 @@ def frame(columns: int) -> pd.DataFrame:
 
 
 def compare(spec: dict[str, Any], keys: list[str], npartitions: int, split_out: int = 1) -> None:
-    import cudf
-    import dask_cudf
 
     pdf = frame(sum(name.startswith("v") for name in spec))
-    ddf = dask_cudf.from_cudf(cudf.DataFrame(pdf), npartitions=npartitions)
+    ddf = on_device(pdf, npartitions)
     grouped = ddf.groupby(keys, dropna=False)
     ours = grouped.agg(spec, split_out=split_out).compute().reset_index().to_pandas()
     theirs = pdf.groupby(keys, dropna=False, observed=True).agg(spec).reset_index()

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-import dask_gpuagg
+from tests.device.frames import on_device
 
-
-@pytest.fixture(autouse=True)
-def raising() -> Iterator[None]:
-    """Synchronous, and a fallback is an error."""
-    import dask
-
-    settings = {"scheduler": "synchronous", "gpuagg.fallback": "raise"}
-    with dask.config.set(settings), dask_gpuagg.enabled():
-        yield
+pytestmark = pytest.mark.usefixtures("raising")
 
 
 def frame() -> pd.DataFrame:
@@ -57,11 +49,9 @@ QUERIES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("npartitions", [1, 4])
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
 def test_a_method_answers_as_pandas(query: Callable[[Any], Any], npartitions: int) -> None:
-    import cudf
-    import dask_cudf
 
     pdf = frame()
-    lazy = query(dask_cudf.from_cudf(cudf.from_pandas(pdf), npartitions=npartitions))
+    lazy = query(on_device(pdf, npartitions))
     found = lazy.compute().to_pandas().sort_index(kind="stable")
     expected = query(pdf).sort_index(kind="stable")
     if expected.ndim == 2:

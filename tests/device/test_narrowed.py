@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,8 +15,7 @@ import dask_gpuagg
 from dask_gpuagg.planning import lower
 from dask_gpuagg.planning.nodes import GroupByNarrowed
 from tests.data import in_pieces
-from tests.device.failing import failing, numbers
-from tests.device.test_allocations import outcome, sorted_rows
+from tests.device.test_allocations import refusals, sorted_rows
 from tests.planning.test_chunks import nodes
 
 ROWS, PARTITIONS = 30_000, 5
@@ -157,21 +155,5 @@ def test_each_failed_allocation_costs_an_answer_or_nothing(once: bool) -> None:
     assert len(list(nodes(query, GroupByNarrowed))) == 1
     query = query.optimize(fuse=False)
     graph, keys = dict(query.__dask_graph__()), query.__dask_keys__()
-    expected = sorted_rows(dask.get(graph, keys))
-    errors = []
-    for n in numbers():
-        with failing(n, once) as memory:
-            found, error = outcome(graph, keys)
-            asked = memory.allocations
-            memory.disarm()
-            if error is None:
-                pd.testing.assert_frame_equal(sorted_rows(found), expected)
-            else:
-                errors.append(error)
-            del found, error
-            gc.collect()
-        if asked <= n:
-            break
-    assert all(error.total and "free" in str(error) for error in errors)
+    errors, _ = refusals(graph, keys, sorted_rows(dask.get(graph, keys)), once)
     assert bool(errors) != once
-    assert n > 5

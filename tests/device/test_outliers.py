@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.device.frames import on_device
+
 pytestmark = pytest.mark.usefixtures("raising")
 
 ROWS = 400_000
@@ -24,60 +26,16 @@ def exact(values: Any, name: str = "var") -> float:
 @pytest.mark.parametrize("npartitions", [1, 4])
 @pytest.mark.parametrize("outlier", [1e4, -1e7, 1e12])
 def test_an_outlier_that_comes_first(outlier: float, npartitions: int) -> None:
-    import cudf
-    import dask_cudf
 
     rng = np.random.default_rng(9)
     pdf = pd.DataFrame({"k": np.arange(ROWS) % GROUPS, "x": rng.normal(2.0, 1.0, ROWS)})
     pdf.loc[: GROUPS - 1, "x"] = outlier
-    ddf = dask_cudf.from_cudf(cudf.DataFrame(pdf), npartitions=npartitions)
+    ddf = on_device(pdf, npartitions)
     made = ddf.groupby("k").agg({"x": ["var", "std", "sem"]}).compute().to_pandas()
     for k, group in pdf.groupby("k")["x"]:
         for name in ("var", "std", "sem"):
             # the rounding of so many addends
             assert abs(made.loc[k, ("x", name)] / exact(group, name) - 1) < 5e-11, (k, name)
-
-
-def test_only_what_was_lost_is_made_again() -> None:
-    import cudf
-
-    from dask_gpuagg.decomposition import make_plan
-    from dask_gpuagg.engines.device.digits import repaired_partials, repaired_rows
-    from dask_gpuagg.plan import Column, Requested
-
-    columns = [Column("k", np.dtype("int64")), Column("x", np.dtype("float64"))]
-    plan = make_plan(columns[:1], columns, [Requested("v", "var", "x")],
-                     dropna=False, observed=True, sort=False)  # fmt: skip
-    keys = cudf.Series([7, 8, None, 7, 8, None, 7, 7], dtype="int64")
-    values = cudf.Series([1.0, 1.0, 1.0, 2.0, 2.0, 2.0, None, 6.0])
-
-    def wrong() -> Any:
-        return cudf.DataFrame(
-            {
-                "k0": cudf.Series([8, 7, None], dtype="int64"),
-                "s0.n": [2, 3, 2],
-                "s0.mean": [9.0, 2.5, 9.0],
-                "s0.m2": [5.0, 5.0, 5.0],
-                "l0": [0.0, float("inf"), 1e5],
-            }
-        )
-
-    made = repaired_rows(wrong(), [keys], {0: values}, plan)
-    assert list(made.columns) == ["k0", "s0.n", "s0.mean", "s0.m2"]
-    assert made["s0.n"].to_arrow().to_pylist() == [2, 3, 2]
-    assert made["s0.mean"].to_arrow().to_pylist() == [9.0, 3.0, 1.5]
-    assert made["s0.m2"].to_arrow().to_pylist() == [5.0, 14.0, 0.5]
-    stacked = cudf.DataFrame(
-        {
-            "k0": cudf.Series([7, 7, 8, None, 7], dtype="int64"),
-            "s0.n": [1, 2, 2, 2, 0],
-            "s0.mean": cudf.Series([6.0, 1.5, 1.5, 1.5, float("nan")], nan_as_null=False),
-            "s0.m2": [0.0, 0.5, 0.5, 0.5, 0.0],
-        }
-    )
-    made = repaired_partials(wrong(), stacked, [stacked["k0"]], plan)
-    assert made["s0.mean"].to_arrow().to_pylist() == [9.0, 3.0, 1.5]
-    assert made["s0.m2"].to_arrow().to_pylist() == [5.0, 14.0, 0.5]
 
 
 @pytest.fixture
@@ -103,15 +61,13 @@ def small() -> pd.DataFrame:
 @pytest.mark.parametrize("npartitions", [1, 5])
 @pytest.mark.parametrize("keys", [["k"], ["s", "k"], ["c"]], ids="+".join)
 def test_all_is_as_it_was(keys: list[str], npartitions: int, everything_is_lost: None) -> None:
-    import cudf
-    import dask_cudf
 
     pdf = small()
     spec: dict[str, Any] = {
         "v0": ["var", "std", "sem", "sum", "first"], "i": ["var", "mean"], "h": ["std"],
         "n": ["var", "count"],
     }  # fmt: skip
-    ddf = dask_cudf.from_cudf(cudf.DataFrame(pdf), npartitions=npartitions)
+    ddf = on_device(pdf, npartitions)
     ours = ddf.groupby(keys).agg(spec).compute().to_pandas()
     theirs = pdf.assign(h=pdf["h"].astype("float64")).groupby(keys, observed=True).agg(spec)
     if keys == ["c"]:
@@ -127,11 +83,9 @@ def test_all_is_as_it_was(keys: list[str], npartitions: int, everything_is_lost:
 
 @pytest.mark.parametrize("npartitions", [1, 5])
 def test_in_several_passes(npartitions: int, everything_is_lost: None) -> None:
-    import cudf
-    import dask_cudf
 
     pdf = small()
-    ddf = dask_cudf.from_cudf(cudf.DataFrame(pdf), npartitions=npartitions)
+    ddf = on_device(pdf, npartitions)
     spec = {f"v{i}": ["var", "std", "max"] for i in range(25)}
     ours = ddf.groupby("k").agg(spec).compute().to_pandas().sort_index()
     pd.testing.assert_frame_equal(ours, pdf.groupby("k").agg(spec), rtol=1e-11)
@@ -139,13 +93,12 @@ def test_in_several_passes(npartitions: int, everything_is_lost: None) -> None:
 
 def test_of_decimals(everything_is_lost: None) -> None:
     import cudf
-    import dask_cudf
 
     values = [Decimal(i * i % 97) / 4 for i in range(200)]
     gdf = cudf.DataFrame({"k": [i % 3 for i in range(200)]})
     gdf["d"] = cudf.Series(values).astype(cudf.Decimal64Dtype(9, 2))
     for npartitions in (1, 3):
-        ddf = dask_cudf.from_cudf(gdf, npartitions=npartitions)
+        ddf = on_device(gdf, npartitions)
         made = ddf.groupby("k").agg({"d": ["var", "std"]}).compute().to_pandas()
         for k in range(3):
             group = [float(v) for v in values[k::3]]
@@ -156,14 +109,12 @@ def test_of_decimals(everything_is_lost: None) -> None:
 def test_infinities_and_constants_stay_what_they_are(
     npartitions: int, everything_is_lost: None
 ) -> None:
-    import cudf
-    import dask_cudf
 
     rng = np.random.default_rng(9)
     pdf = pd.DataFrame({"k": np.arange(900) % 3, "x": rng.normal(2.0, 1.0, 900)})
     pdf.loc[pdf["k"] == 1, "x"] = 0.1
     pdf.loc[5, "x"] = np.inf
-    ddf = dask_cudf.from_cudf(cudf.DataFrame(pdf), npartitions=npartitions)
+    ddf = on_device(pdf, npartitions)
     made = ddf.groupby("k").x.var().compute().to_pandas()
     assert made.loc[1] == 0.0
     assert np.isnan(made.loc[2])

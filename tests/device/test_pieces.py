@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import dask
 import numpy as np
 import pandas as pd
 import pytest
+
+from tests.device.frames import on_device
 
 SIZES = (300_000, 1, 0, 700_001, 250_000)
 KERNELS = ("auto", "hgb", "direct", "pgb", "pgb_fold", "pgb_ur", "sgb", "sp_ega", "lphga")
@@ -67,28 +71,53 @@ def grouped(keys: list[Any], v: Any, w: Any, kernel: str, keep_nulls: bool) -> t
     return table.sort_values(list(range(len(keys)))).reset_index(drop=True), run
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("nulls", [False, True])
-@pytest.mark.parametrize("keys", KEYS)
-def test_like_whole_columns(keys: str, nulls: bool, kernel: str) -> None:
+def check_pieces(parts: list[Any], kernel: str, keep_nulls: bool) -> Any:
+    """Compare the groups of the parts with those of whole columns; return the run."""
     import cudf
 
     from dask_gpuagg.engines.device.columns import Pieces, view
 
-    parts = frames(KEYS[keys], nulls)
     labels = [label for label in parts[0].columns if label in "kl"]
     whole = cudf.concat(parts, ignore_index=True)
 
     def of(label: str) -> Pieces:
         return Pieces([view(part[label]) for part in parts], whole[label].dtype)
 
+    expected, _ = grouped(
+        [view(whole[k]) for k in labels], view(whole["v"]), view(whole["w"]), "auto", keep_nulls
+    )
+    result, run = grouped([of(k) for k in labels], of("v"), of("w"), kernel, keep_nulls)
+    assert run.rows == sum(SIZES)
+    pd.testing.assert_frame_equal(result, expected, rtol=1e-9)
+    return run
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("nulls", [False, True])
+@pytest.mark.parametrize("keys", KEYS)
+def test_like_whole_columns(keys: str, nulls: bool, kernel: str) -> None:
     for keep_nulls in (False, True):
-        expected, _ = grouped(
-            [view(whole[k]) for k in labels], view(whole["v"]), view(whole["w"]), "auto", keep_nulls
-        )
-        made, run = grouped([of(k) for k in labels], of("v"), of("w"), kernel, keep_nulls)
-        assert run.rows == sum(SIZES)
-        pd.testing.assert_frame_equal(made, expected, rtol=1e-9)
+        check_pieces(frames(KEYS[keys], nulls), kernel, keep_nulls)
+
+
+@pytest.fixture
+def unstacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of few rows are grouped as they are."""
+    from dask_gpuagg.engines.device import columns
+
+    monkeypatch.setattr(columns, "_ROWS_OF_A_PIECE", 1)
+
+
+def planned(parts: list[Any], spec: dict[str, Any]) -> tuple[list[Any], Any, Any]:
+    """The inputs of the parts, grouped by ``k``, their plan and the metadata of the result."""
+    from dask_gpuagg import enabled
+    from dask_gpuagg.frontend import logical
+    from dask_gpuagg.tasks.partials import inputs_of
+
+    with enabled():
+        query = logical.read(on_device(parts[0].head(3), 1).groupby("k").agg(spec).expr)
+    assert query is not None
+    return [inputs_of(part, ["k"], query.plan) for part in parts], query.plan, query.meta
 
 
 def test_rows_that_find_no_place_are_looked_up_in_every_piece() -> None:
@@ -101,19 +130,16 @@ def test_rows_that_find_no_place_are_looked_up_in_every_piece() -> None:
     assert run.spilled > 0
 
 
-def test_one_call_for_all_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_call_for_all_pieces(unstacked: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole queries, from partitions to results: nothing is stacked where kernels take pieces."""
     import cudf
-    import dask_cudf
 
-    from dask_gpuagg import enabled, last_runs
+    from dask_gpuagg import last_runs
     from dask_gpuagg.engines.device import columns, tables
-    from dask_gpuagg.frontend import logical
-    from dask_gpuagg.tasks.partials import finished_of, inputs_of, partials_of
+    from dask_gpuagg.tasks.partials import finished_of, partials_of
 
     stacked: list[int] = []
     copies = columns.concatenated
-    monkeypatch.setattr(columns, "_ROWS_OF_A_PIECE", 1)
     for module in (columns, tables):
         monkeypatch.setattr(module, "concatenated", lambda c: stacked.append(len(c)) or copies(c))
     parts = [p for p in frames(KEYS["few"], True) if len(p)]
@@ -124,65 +150,42 @@ def test_one_call_for_all_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"w": ["first", "last"]}, True),
     ]
     for spec, stacks in specs:
-        with enabled():
-            lazy = dask_cudf.from_cudf(parts[0].head(3), npartitions=1).groupby("k").agg(spec)
-            read = logical.read(lazy.expr)
-        inputs = [inputs_of(part, ["k"], read.plan) for part in parts]
+        inputs, plan, meta = planned(parts, spec)
         stacked.clear()
-        made = finished_of(inputs, read.plan, read.meta).sort_index().to_pandas()
+        result = finished_of(inputs, plan, meta).sort_index().to_pandas()
         assert last_runs()[-1].rows == len(whole)
         assert bool(stacked) == stacks
         expected = whole.groupby("k").agg(spec).sort_index().to_pandas()
-        pd.testing.assert_frame_equal(made, expected, rtol=1e-9, check_dtype=False)
-        assert len(partials_of(inputs, read.plan)) == 1
+        pd.testing.assert_frame_equal(result, expected, rtol=1e-9, check_dtype=False)
+        assert len(partials_of(inputs, plan)) == 1
 
 
-def test_lost_digits_are_restored_from_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_digits_are_restored_from_pieces(unstacked: None) -> None:
     """The first value is an outlier, so the pivot of the variance is a bad one."""
     import cudf
-    import dask_cudf
 
-    from dask_gpuagg import enabled
-    from dask_gpuagg.engines.device import columns
-    from dask_gpuagg.frontend import logical
-    from dask_gpuagg.tasks.partials import finished_of, inputs_of
+    from dask_gpuagg.tasks.partials import finished_of
 
-    monkeypatch.setattr(columns, "_ROWS_OF_A_PIECE", 1)
-    rng = np.random.default_rng(5)
-    values = rng.normal(0, 1, 60_000)
+    values = np.random.default_rng(5).normal(0, 1, 60_000)
     values[::20_000] = 1e12
     whole = pd.DataFrame({"k": 1, "v": values})
     whole.loc[30_000:, "k"] = 2
     parts = [cudf.DataFrame(whole.iloc[i : i + 20_000]) for i in range(0, 60_000, 20_000)]
-    with enabled():
-        lazy = dask_cudf.from_cudf(parts[0].head(3), npartitions=1).groupby("k").agg({"v": ["var"]})
-        read = logical.read(lazy.expr)
-    made = finished_of([inputs_of(p, ["k"], read.plan) for p in parts], read.plan, read.meta)
-    expected = whole.groupby("k").agg({"v": ["var"]})
-    pd.testing.assert_frame_equal(made.sort_index().to_pandas(), expected, rtol=1e-9)
+    result = finished_of(*planned(parts, {"v": ["var"]})).sort_index().to_pandas()
+    pd.testing.assert_frame_equal(result, whole.groupby("k").agg({"v": ["var"]}), rtol=1e-9)
 
 
-def test_exact_sums_of_values_of_any_size_from_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exact_sums_of_values_of_any_size_from_pieces(unstacked: None) -> None:
     """Such values are read again, as integers of columns that lie together."""
-    import math
-
     import cudf
-    import dask
-    import dask_cudf
 
-    from dask_gpuagg import enabled
-    from dask_gpuagg.engines.device import columns
-    from dask_gpuagg.frontend import logical
-    from dask_gpuagg.tasks.partials import finished_of, inputs_of
+    from dask_gpuagg.tasks.partials import finished_of
 
-    monkeypatch.setattr(columns, "_ROWS_OF_A_PIECE", 1)
     rng = np.random.default_rng(6)
     values = rng.normal(0, 1, 30_000) * 10.0 ** rng.integers(-200, 200, 30_000)
     whole = pd.DataFrame({"k": np.arange(30_000) % 3, "v": values})
     parts = [cudf.DataFrame(whole.iloc[i : i + 10_000]) for i in range(0, 30_000, 10_000)]
-    with enabled(), dask.config.set({"gpuagg.deterministic": True}):
-        lazy = dask_cudf.from_cudf(parts[0].head(3), npartitions=1).groupby("k").agg({"v": "sum"})
-        read = logical.read(lazy.expr)
-    made = finished_of([inputs_of(p, ["k"], read.plan) for p in parts], read.plan, read.meta)
+    with dask.config.set({"gpuagg.deterministic": True}):
+        query = planned(parts, {"v": "sum"})
     expected = [math.fsum(whole["v"][whole["k"] == k]) for k in range(3)]
-    assert made.sort_index().to_pandas()["v"].tolist() == expected
+    assert finished_of(*query).sort_index().to_pandas()["v"].tolist() == expected

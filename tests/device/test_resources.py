@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
+from tests.device.frames import on_device
 from tests.device.test_allocations import lists, outcome, sorted_rows
 from tests.running import run_python
 
@@ -59,10 +60,8 @@ def current(resource: Any) -> Iterator[None]:
 
 def graph_of(name: str, npartitions: int = 2) -> tuple[Any, Any]:
     """A query on cuDF partitions that are there: its graph and its keys."""
-    import cudf
-    import dask_cudf
 
-    ddf = dask_cudf.from_cudf(cudf.DataFrame(rows_of()), npartitions=npartitions)
+    ddf = on_device(rows_of(), npartitions)
     query = lists(name)(ddf.persist()).optimize(fuse=False)
     return dict(query.__dask_graph__()), query.__dask_keys__()
 
@@ -127,8 +126,6 @@ def all_right(ddf: Any, rows: pd.DataFrame, get: Callable[[Any], Any]) -> None:
 
 def with_cudfs_spilling() -> None:
     """In a process of its own: partitions of more bytes than cuDF leaves on the device."""
-    import cudf
-    import dask_cudf
 
     from dask_gpuagg.engines.device.memory import spill_manager
     from dask_gpuagg.worker.plugin import spilled_by_cudf
@@ -136,7 +133,7 @@ def with_cudfs_spilling() -> None:
     assert spill_manager() is not None
     rows = rows_of(1_000_000)
     with dask.config.set(scheduler="synchronous"):
-        ddf = dask_cudf.from_cudf(cudf.DataFrame(rows), npartitions=8).persist()
+        ddf = on_device(rows, 8).persist()
         # of a frame that nobody has asked for its addresses
         assert spilled_by_cudf() > 0
         all_right(ddf, rows, lambda query: query.compute().to_pandas())
@@ -158,8 +155,6 @@ def test_with_cudfs_spilling() -> None:
 
 def test_with_dask_cudas_spilling() -> None:
     """Persisted partitions of more bytes than a worker keeps on its device."""
-    import cudf
-    import dask_cudf
     from dask_cuda import LocalCUDACluster
     from distributed import Client, wait
 
@@ -174,7 +169,7 @@ def test_with_dask_cudas_spilling() -> None:
         Client(cluster) as client,
     ):
         client.register_plugin(dask_gpuagg.GpuWorker(examples=[]))
-        ddf = dask_cudf.from_cudf(cudf.DataFrame(rows), npartitions=8).persist()
+        ddf = on_device(rows, 8).persist()
         wait(ddf)
 
         def get(query: Any) -> Any:

@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.device.frames import on_device
+
 pytestmark = pytest.mark.usefixtures("raising")
 
 ROWS = 80_000
@@ -25,14 +27,12 @@ QUERIES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("npartitions", [1, 4])
 @pytest.mark.parametrize("name", QUERIES)
 def test_as_in_pandas(name: str, npartitions: int) -> None:
-    import cudf
-    import dask_cudf
 
     rng = np.random.default_rng(4)
     keys = {"k": rng.integers(0, 10**6, ROWS), "j": rng.integers(0, 200, ROWS).astype("uint8")}
     rows = pd.DataFrame(keys | {"x": rng.integers(0, 99, ROWS) / 4, "y": rng.normal(size=ROWS)})
     rows["k"] //= 20  # groups of one row and of several
-    ddf = dask_cudf.from_cudf(cudf.from_pandas(rows), npartitions=npartitions)
+    ddf = on_device(rows, npartitions)
     query, by = QUERIES[name], ["k", "j"]
     # cuDF takes no series of truths for an index of several levels
     if name in ("prod", "filter of a column"):

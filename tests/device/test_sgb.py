@@ -149,8 +149,6 @@ def test_radix_sort(dtype: str, bits: int, moved: str, rows: int) -> None:
 
 # ---- quantiles ---------------------------------------------------------------------------------
 
-DTYPES = ["Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64"]
-DTYPES += ["Float32", "Float64"]
 BETWEEN = ["linear", "lower", "higher", "midpoint", "nearest"]
 
 
@@ -176,32 +174,6 @@ def compare(ours: Any, keys: pd.Series, theirs: pd.Series) -> None:
         theirs.to_numpy(float, na_value=np.nan),
         rtol=1e-12,
     )
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_quantiles(dtype: str, share: float) -> None:
-    rng = np.random.default_rng(1)
-    frame = pd.DataFrame({"k": rng.integers(0, 500, ROWS), "v": values_of(dtype, ROWS, share, rng)})
-    keys, rows = sorted_rows(frame)
-    (column,) = columns_of(frame, ["v"])
-    grouped = frame.astype({"v": "Float64"}).groupby("k").v
-    for q in (0.0, 0.37, 0.5, 1.0):
-        for between in BETWEEN:
-            compare(rows.quantile(column, q, between), keys, grouped.quantile(q, between))
-
-
-@pytest.mark.parametrize("shape", ["uniform", "sorted", "zipf"])
-@pytest.mark.parametrize("groups", [1, 2, 255, 256, 1_000, 100_000])
-def test_medians(groups: int, shape: str) -> None:
-    rng = np.random.default_rng(groups)
-    rows = 2_000_000
-    frame = pd.DataFrame(
-        {"k": keys_of(shape, groups, rows, rng), "v": values_of("Float64", rows, 0.1, rng)}
-    )
-    keys, sorted_ = sorted_rows(frame)
-    (column,) = columns_of(frame, ["v"])
-    compare(sorted_.quantile(column, 0.5, "linear"), keys, frame.groupby("k").v.median())
 
 
 def nan_frame() -> Any:
@@ -240,54 +212,7 @@ def ours_of(gdf: Any) -> tuple[pd.Series, Any, Any]:
     return on_host(keys), SortedRows(aggregator.codes, keys.size()), v
 
 
-@pytest.mark.parametrize("between", BETWEEN)
-def test_nan_is_the_largest_value_as_in_cudf(between: str) -> None:
-    import pylibcudf as plc
-
-    gdf = nan_frame()
-    keys, rows, column = ours_of(gdf)
-    for q in (0.25, 0.5, 1.0):
-        of = plc.aggregation.quantile([q], getattr(plc.types.Interpolation, between.upper()))
-        compare(rows.quantile(column, q, between), keys, by_cudf(gdf, of))
-
-
-def test_infinities() -> None:
-    """A quantile that falls on an infinite value is infinite, as in pandas; in cuDF it is NaN."""
-    frame = pd.DataFrame(
-        {"k": [0, 0, 0, 1, 1, 1], "v": [1.0, np.inf, np.inf, -np.inf, -np.inf, np.inf]}
-    )
-    keys, rows = sorted_rows(frame)
-    (column,) = columns_of(frame, ["v"])
-    compare(rows.quantile(column, 0.5, "linear"), keys, pd.Series([np.inf, -np.inf]))
-
-
 # ---- distinct values ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_nunique(dtype: str, share: float) -> None:
-    rng = np.random.default_rng(3)
-    frame = pd.DataFrame({"k": rng.integers(0, 500, ROWS), "v": values_of(dtype, ROWS, share, rng)})
-    keys, rows = sorted_rows(frame)
-    (column,) = columns_of(frame, ["v"])
-    compare(rows.nunique(column), keys, frame.groupby("k").v.nunique())
-
-
-@pytest.mark.parametrize("shape", ["uniform", "sorted", "zipf"])
-@pytest.mark.parametrize("groups", [1, 2, 1_000, 300_000])
-def test_nunique_of_shapes(groups: int, shape: str) -> None:
-    rng = np.random.default_rng(groups)
-    rows = 2_000_000
-    frame = pd.DataFrame(
-        {
-            "k": keys_of(shape, groups, rows, rng),
-            "v": rng.integers(0, 2**50, 999)[rng.integers(0, 999, rows)],
-        }
-    )
-    keys, sorted_ = sorted_rows(frame)
-    (column,) = columns_of(frame, ["v"])
-    compare(sorted_.nunique(column), keys, frame.groupby("k").v.nunique())
 
 
 def test_nan_is_one_value_as_in_cudf() -> None:
@@ -321,46 +246,3 @@ def test_lists(groups: int, dtype: str) -> None:
     assert (ours.index.to_numpy() == theirs.index.to_numpy(int)).all()
     for a, b in zip(ours, theirs, strict=True):
         assert [None if pd.isna(x) else x for x in b] == a
-
-
-# ---- runs of equal keys ------------------------------------------------------------------------
-
-WANTED = {
-    "i": ["sum", "min", "max", "count", "size", "mean", "first", "last"],
-    "f": ["sum", "min", "max", "var"],
-    "n": ["sum", "count", "mean", "last"],
-}
-
-
-def test_collections() -> None:
-    import cudf
-    import dask
-    import dask_cudf
-
-    import dask_gpuagg
-
-    rng = np.random.default_rng(6)
-    gdf = cudf.DataFrame(
-        pd.DataFrame(
-            {
-                "k": pd.Series(rng.integers(0, 40, 20_000)).mask(rng.random(20_000) < 0.1),
-                "s": rng.choice(["one", "two", "three"], 20_000),
-                "v": values_of("Int32", 20_000, 0.2, rng),
-                "f": rng.normal(size=20_000),
-                "t": np.datetime64("2026-01-01", "ns") + rng.integers(0, 99, 20_000),
-            }
-        )
-    )
-    spec = {"v": ["median", "sum", "nunique"], "f": ["median", "nunique"], "t": ["nunique"]}
-    settings = {"scheduler": "synchronous", "gpuagg.fallback": "raise"}
-    with dask.config.set(settings), dask_gpuagg.enabled():
-        grouped = dask_cudf.from_cudf(gdf, npartitions=4).groupby(["k", "s"])
-        medians = grouped[["v", "f"]].median().compute()
-        mixed = grouped.agg(spec).compute()
-    theirs = gdf.groupby(["k", "s"])
-    for ours, other in (
-        (medians, theirs[["v", "f"]].median()),
-        (mixed, theirs.agg(spec)),
-    ):
-        ours, other = (x.to_pandas().sort_index().astype("Float64") for x in (ours, other))
-        pd.testing.assert_frame_equal(ours, other, check_column_type=False, check_index_type=False)

@@ -11,7 +11,15 @@ import pytest
 from dask_gpuagg.cuda import aggregate as attempts
 from dask_gpuagg.cuda.choice import partitions as partitioning
 from dask_gpuagg.cuda.choice import skew
-from tests.device.test_kernels import WANTED, aggregated, assert_equal, by_pandas, unmixed, values
+from tests.device.test_kernels import (
+    WANTED,
+    aggregated,
+    assert_equal,
+    by_pandas,
+    check,
+    unmixed,
+    values,
+)
 
 ROWS = 4_000_000
 WITH_NULLS = WANTED | {"v": ["sum", "count", "min", "max", "mean", "first", "last"]}
@@ -31,14 +39,16 @@ def with_nulls(rng: np.random.Generator) -> pd.Series:
     return v.mask(rng.random(ROWS) < 0.3)
 
 
+def nullable_rows(keys: Any, rng: np.random.Generator) -> pd.DataFrame:
+    return pd.DataFrame({"k": keys, "v": with_nulls(rng)}).assign(**values(rng, ROWS))
+
+
 @pytest.mark.parametrize("kernel", ["auto", "pgb", "pgb_ur", "pgb_fold", "hgb", "lphga"])
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 1.25, 1.5])
 def test_zipf(exponent: float, kernel: str) -> None:
     rng = np.random.default_rng(1)
-    frame = pd.DataFrame({"k": zipf(exponent, 2_000_000, rng), "v": with_nulls(rng)})
-    frame = frame.assign(**values(rng, ROWS))
-    ours, run = aggregated(frame, ["k"], WITH_NULLS, kernel)
-    assert_equal(ours, by_pandas(frame, ["k"], WITH_NULLS))
+    frame = nullable_rows(zipf(exponent, 2_000_000, rng), rng)
+    run = check(frame, ["k"], WITH_NULLS, kernel)
     assert run.groups == frame.k.nunique()
     if kernel in ("auto", "pgb", "pgb_ur", "pgb_fold"):
         assert run.decision.kernel in (["pgb", "pgb_fold"] if kernel == "auto" else [kernel])
@@ -52,15 +62,12 @@ def test_zipf(exponent: float, kernel: str) -> None:
 
 @pytest.mark.parametrize("wanted", [WITH_NULLS, {"v": ["sum"]}], ids=["many", "one"])
 @pytest.mark.parametrize("kernel", ["pgb", "pgb_ur", "pgb_fold"])
-@pytest.mark.parametrize("exponent", [0.5, 1.0, 1.5])
+@pytest.mark.parametrize("exponent", [0.5, 1.5])
 def test_zipf_of_narrow_words(exponent: float, kernel: str, wanted: dict[str, list[str]]) -> None:
     rng = np.random.default_rng(8)
-    keys = zipf(exponent, 2_000_000, rng) % 2**30
-    frame = pd.DataFrame({"k": keys, "v": with_nulls(rng)}).assign(**values(rng, ROWS))
-    ours, run = aggregated(frame, ["k"], wanted, kernel)
+    run = check(nullable_rows(zipf(exponent, 2_000_000, rng) % 2**30, rng), ["k"], wanted, kernel)
     assert run.decision.base is not None
     assert getattr(run.decision, "crowded", False) == (kernel != "pgb_fold")
-    assert_equal(ours, by_pandas(frame, ["k"], wanted))
 
 
 @pytest.mark.parametrize("kernel", ["pgb", "pgb_ur", "pgb_fold"])
@@ -69,13 +76,12 @@ def test_zipf_without_nulls(exponent: float, kernel: str) -> None:
     """Groups go into columns at once, those of hot keys behind the others."""
     rng = np.random.default_rng(10)
     frame = pd.DataFrame({"k": zipf(exponent, 2_000_000, rng)} | values(rng, ROWS))
-    ours, run = aggregated(frame, ["k"], WANTED, kernel)
+    run = check(frame, ["k"], WANTED, kernel)
     assert run.decision.kernel == kernel
     assert run.decision.counted
     assert len(run.decision.hot) > 0 or exponent == 0.5
     assert run.spilled == 0
     assert not run.restarted
-    assert_equal(ours, by_pandas(frame, ["k"], WANTED))
 
 
 @pytest.mark.parametrize("wanted", [WITH_NULLS, WANTED], ids=["nulls", "no nulls"])
@@ -86,12 +92,10 @@ def test_partitions_that_a_count_leaves_too_little_room(
     enough = skew.counted_capacity
     monkeypatch.setattr(skew, "counted_capacity", lambda *of: int(0.9 * enough(*of)))
     rng = np.random.default_rng(11)
-    frame = pd.DataFrame({"k": zipf(1.0, 2_000_000, rng), "v": with_nulls(rng)})
-    frame = frame.assign(**values(rng, ROWS))
-    ours, run = aggregated(frame, ["k"], wanted, "pgb")
+    frame = nullable_rows(zipf(1.0, 2_000_000, rng), rng)
+    run = check(frame, ["k"], wanted, "pgb")
     assert run.decision.hot
     assert 0 < run.spilled < 0.2 * ROWS
-    assert_equal(ours, by_pandas(frame, ["k"], wanted))
 
 
 @pytest.mark.parametrize("wanted", [WITH_NULLS, WANTED], ids=["nulls", "no nulls"])
@@ -99,11 +103,10 @@ def test_the_empty_pattern_beside_hot_keys(wanted: dict[str, list[str]]) -> None
     rng = np.random.default_rng(12)
     k = zipf(1.0, 2_000_000, rng).astype(np.uint64)
     k[rng.random(ROWS) < 0.001] = unmixed(2**64 - 1)
-    frame = pd.DataFrame({"k": k, "v": with_nulls(rng)}).assign(**values(rng, ROWS))
-    ours, run = aggregated(frame, ["k"], wanted, "pgb")
+    frame = nullable_rows(k, rng)
+    run = check(frame, ["k"], wanted, "pgb")
     assert run.decision.hot
     assert run.spilled > 0
-    assert_equal(ours, by_pandas(frame, ["k"], wanted))
 
 
 @pytest.mark.parametrize("wanted", [WITH_NULLS, WANTED], ids=["nulls", "no nulls"])
@@ -118,16 +121,15 @@ def test_a_frequent_key_in_a_partition_that_is_folded(
     rng = np.random.default_rng(17)
     k = zipf(0.5, 2_000_000, rng)
     k[rng.random(ROWS) < share] = 2**41
-    frame = pd.DataFrame({"k": k, "v": with_nulls(rng)}).assign(**values(rng, ROWS))
+    frame = nullable_rows(k, rng)
     others: list[Any] = []
     lphga = attempts.lphga
     monkeypatch.setattr(attempts, "lphga", lambda *of: others.append(of) or lphga(*of))
-    ours, run = aggregated(frame, ["k"], wanted, "pgb_fold")
+    run = check(frame, ["k"], wanted, "pgb_fold")
     assert (run.decision.kernel, run.decision.hot) == ("pgb_fold", ())
     assert share * ROWS + ROWS / run.decision.partitions > 1 << 16
     assert run.spilled == 0
     assert len(others) == (not parts)
-    assert_equal(ours, by_pandas(frame, ["k"], wanted))
 
 
 @pytest.mark.parametrize("columns", [0, 12])
@@ -136,14 +138,13 @@ def test_more_crowded_keys_than_a_block_has_copies_for(columns: int) -> None:
     rng = np.random.default_rng(9)
     few, many = rng.integers(0, 4_000, ROWS), rng.integers(0, 1_500_000, ROWS)
     k = np.where(rng.random(ROWS) < 0.5, few, many) * 0x9E3779B1 % 2**40
-    frame = pd.DataFrame({"k": k, "v": with_nulls(rng)}).assign(**values(rng, ROWS))
+    frame = nullable_rows(k, rng)
     # states so wide that a block has copies for one key only
     more = {f"f{i}": frame.f + i for i in range(columns)}
     wanted = WITH_NULLS | {name: ["var"] for name in more}
     frame = frame.assign(**more)
-    ours, run = aggregated(frame, ["k"], wanted, "pgb")
+    run = check(frame, ["k"], wanted, "pgb")
     assert run.decision.crowded
-    assert_equal(ours, by_pandas(frame, ["k"], wanted))
 
 
 @pytest.mark.parametrize("share", [0.1, 0.9, 0.999])
@@ -152,11 +153,9 @@ def test_one_hot_key(keys: list[str], share: float) -> None:
     rng = np.random.default_rng(2)
     k = np.where(rng.random(ROWS) < share, 7, rng.integers(0, 300_000, ROWS))
     names = np.array([f"name {i} of some length" for i in range(300_000)], object)
-    frame = pd.DataFrame({"k": k, "j": k * 3, "s": names[k], "v": with_nulls(rng)})
-    frame = frame.assign(**values(rng, ROWS))
-    ours, run = aggregated(frame, keys, WITH_NULLS, "pgb")
+    frame = nullable_rows(k, rng).assign(j=k * 3, s=names[k])
+    run = check(frame, keys, WITH_NULLS, "pgb")
     assert len(run.decision.hot) >= 1
-    assert_equal(ours, by_pandas(frame, keys, WITH_NULLS))
 
 
 @pytest.mark.parametrize("others", [0.0, 0.3])
@@ -186,21 +185,19 @@ def test_skewed_keys_in_runs(length: int) -> None:
     """What a few rows side by side tell of partitions is too little, so none are counted."""
     rng = np.random.default_rng(15)
     k = np.repeat(zipf(1.0, 2_000_000, rng)[: ROWS // length], length)
-    frame = pd.DataFrame({"k": k, "v": with_nulls(rng)}).assign(**values(rng, ROWS))
-    ours, run = aggregated(frame, ["k"], WITH_NULLS, "pgb")
+    frame = nullable_rows(k, rng)
+    run = check(frame, ["k"], WITH_NULLS, "pgb")
     assert run.decision.partitions > 0
     assert not run.decision.counted
-    assert_equal(ours, by_pandas(frame, ["k"], WITH_NULLS))
 
 
 def test_hot_keys_of_two_words_without_nulls() -> None:
     rng = np.random.default_rng(16)
     k = zipf(1.0, 2_000_000, rng)
     frame = pd.DataFrame({"k": k, "j": k * 0x5851F42D4C957F2D} | values(rng, ROWS))
-    ours, run = aggregated(frame, ["k", "j"], WANTED, "pgb")
+    run = check(frame, ["k", "j"], WANTED, "pgb")
     assert run.decision.hot
     assert run.spilled == 0
-    assert_equal(ours, by_pandas(frame, ["k", "j"], WANTED))
 
 
 @pytest.mark.parametrize("nulls", [0.001, 0.5])
@@ -208,11 +205,10 @@ def test_hot_keys_of_two_words_without_nulls() -> None:
 def test_null_keys_of_64_bits(dtype: str, nulls: float) -> None:
     rng = np.random.default_rng(3)
     k = pd.Series(rng.integers(0, 500_000, ROWS)).astype(dtype).mask(rng.random(ROWS) < nulls)
-    frame = pd.DataFrame({"k": k, "v": with_nulls(rng)}).assign(**values(rng, ROWS))
-    ours, run = aggregated(frame, ["k"], WITH_NULLS, "auto", keep_nulls=True)
+    frame = nullable_rows(k, rng)
+    run = check(frame, ["k"], WITH_NULLS, "auto", keep_nulls=True)
     assert run.decision.kernel in ("pgb", "pgb_fold")
     assert run.spilled == 0
-    assert_equal(ours, by_pandas(frame, ["k"], WITH_NULLS, keep_nulls=True))
 
 
 def test_the_empty_pattern_among_many_keys() -> None:
@@ -220,11 +216,10 @@ def test_the_empty_pattern_among_many_keys() -> None:
     rng = np.random.default_rng(4)
     k = rng.integers(0, 2**63, 500_000, dtype=np.uint64)[rng.integers(0, 500_000, ROWS)]
     k[rng.random(ROWS) < 0.001] = unmixed(2**64 - 1)
-    frame = pd.DataFrame({"k": k, "v": with_nulls(rng)}).assign(**values(rng, ROWS))
-    ours, run = aggregated(frame, ["k"], WITH_NULLS)
+    frame = nullable_rows(k, rng)
+    run = check(frame, ["k"], WITH_NULLS)
     assert run.decision.kernel in ("pgb", "pgb_fold")
     assert run.spilled > 0
-    assert_equal(ours, by_pandas(frame, ["k"], WITH_NULLS))
 
 
 @pytest.mark.parametrize("start", [0, -300_000, 2**63 - 600_000, -(2**63)])
@@ -236,23 +231,21 @@ def test_narrow_words(start: int, outside: int) -> None:
     # 256 segments of 256 rows are sampled
     unseen = np.flatnonzero(np.arange(ROWS) % (ROWS // 256) > 300)
     k[rng.choice(unseen, outside, replace=False)] = rng.integers(-(2**63), 2**63 - 1, outside)
-    frame = pd.DataFrame({"k": k, "v": with_nulls(rng)}).assign(**values(rng, ROWS))
-    ours, run = aggregated(frame, ["k"], WITH_NULLS)
+    frame = nullable_rows(k, rng)
+    run = check(frame, ["k"], WITH_NULLS)
     assert run.decision.kernel in ("pgb", "pgb_fold")
     assert run.decision.base is not None
     assert run.spilled == outside
-    assert_equal(ours, by_pandas(frame, ["k"], WITH_NULLS))
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "float32"])
 def test_keys_of_32_bits(dtype: str) -> None:
     rng = np.random.default_rng(7)
     k = rng.integers(-(2**31), 2**31, 400_000)[rng.integers(0, 400_000, ROWS)]
-    frame = pd.DataFrame({"k": k.astype(dtype), "v": with_nulls(rng)}).assign(**values(rng, ROWS))
-    ours, run = aggregated(frame, ["k"], WITH_NULLS)
+    frame = nullable_rows(k.astype(dtype), rng)
+    run = check(frame, ["k"], WITH_NULLS)
     assert run.decision.kernel in ("pgb", "pgb_fold")
     assert (run.decision.base, run.spilled) == (0, 0)
-    assert_equal(ours, by_pandas(frame, ["k"], WITH_NULLS))
 
 
 @pytest.mark.parametrize("kernel", ["pgb", "pgb_ur", "pgb_fold"])
@@ -265,12 +258,11 @@ def test_the_narrow_word_of_an_empty_slot(key: int, listed: bool, kernel: str) -
     mine = rng.random(ROWS) < 2e-5
     k = np.where(k == key, 0, k)
     k[mine] = key
-    frame = pd.DataFrame({"k": k.astype("int32"), "v": with_nulls(rng)}).assign(**values(rng, ROWS))
-    ours, run = aggregated(frame, ["k"], WITH_NULLS, kernel)
+    frame = nullable_rows(k.astype("int32"), rng)
+    run = check(frame, ["k"], WITH_NULLS, kernel)
     assert run.decision.kernel == kernel
     assert (run.decision.base, run.decision.hot) == (0, ())
     assert run.spilled == (mine.sum() if listed else 0)
-    assert_equal(ours, by_pandas(frame, ["k"], WITH_NULLS))
 
 
 def test_a_group_of_nulls_alone_until_rows_beside_its_partition_join() -> None:

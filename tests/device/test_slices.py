@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.device.frames import on_device
+
 pytestmark = pytest.mark.usefixtures("raising")
 
 ROWS = 400
@@ -37,30 +39,6 @@ def as_dict(result: Any, levels: int) -> dict[Any, Any]:
     return dict(zip(labels, pdf["value"], strict=True))
 
 
-@pytest.mark.parametrize("start", [1, 7, 31, 33, 250, 399])
-@pytest.mark.parametrize("values", [["a", "bb", ""], [5, 7, 9]], ids=str)
-def test_categories_of_a_slice_as_values(values: list[Any], start: int) -> None:
-    import cudf
-
-    from dask_gpuagg.engines.device.tables import of_categories
-
-    whole = cudf.Series(categories(values)["c"])
-    for stop in (start, start + 1, ROWS):
-        ours = of_categories(whole.iloc[start:stop])
-        assert ours.dtype == whole.dtype.categories.dtype
-        theirs = whole.to_arrow().to_pylist()[start:stop]
-        assert ours.to_arrow().to_pylist() == theirs
-
-
-def test_no_categories_at_all() -> None:
-    import cudf
-
-    from dask_gpuagg.engines.device.tables import of_categories
-
-    nothing = cudf.Series(pd.Categorical([None, None], categories=[]))
-    assert of_categories(nothing).to_arrow().to_pylist() == [None, None]
-
-
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("keys", [["c"], ["c", "k"], ["k", "c"]], ids="+".join)
 @pytest.mark.parametrize("dropna", [True, False])
@@ -68,11 +46,9 @@ def test_no_categories_at_all() -> None:
 def test_null_categories_are_exchanged(
     name: str, dropna: bool, keys: list[str], ordered: bool
 ) -> None:
-    import cudf
-    import dask_cudf
 
     pdf = categories(["x", "y", "z"], ordered)
-    ddf = dask_cudf.from_cudf(cudf.DataFrame(pdf), npartitions=7)
+    ddf = on_device(pdf, 7)
     ours = ddf.groupby(keys, dropna=dropna).agg({"x": name}, split_out=3).compute()["x"]
     theirs = pdf.groupby(keys, dropna=dropna, observed=True)["x"].agg(
         list if name == "list" else name
@@ -86,11 +62,9 @@ def test_null_categories_are_exchanged(
 @pytest.mark.parametrize("split_out", [1, 3])
 @pytest.mark.parametrize("name", ["list", "nunique", "first", "count"])
 def test_null_categories_as_values(name: str, split_out: int) -> None:
-    import cudf
-    import dask_cudf
 
     pdf = categories(["x", "y", "z"])
-    ddf = dask_cudf.from_cudf(cudf.DataFrame(pdf), npartitions=7)
+    ddf = on_device(pdf, 7)
     ours = as_dict(ddf.groupby("k").agg({"c": name}, split_out=split_out).compute()["c"], 1)
     texts = pdf.assign(c=pdf["c"].astype("object"))
     theirs = as_dict(texts.groupby("k")["c"].agg(list if name == "list" else name), 1)
@@ -149,8 +123,6 @@ def test_outputs_by_few_datetimes_and_a_null(form: str, times: list[Any], unit: 
 @pytest.mark.parametrize("sort", [False, True])
 @pytest.mark.parametrize("name", ["sum", "median"])
 def test_queries_by_datetimes_of_which_one_is_null(name: str, sort: bool, keys: list[str]) -> None:
-    import cudf
-    import dask_cudf
 
     rng = np.random.default_rng(6)
     pdf = pd.DataFrame({"k": rng.integers(0, 2, 40), "x": rng.integers(0, 9, 40)})
@@ -158,7 +130,7 @@ def test_queries_by_datetimes_of_which_one_is_null(name: str, sort: bool, keys: 
     # outputs of medians are concatenated by cuDF, which fails at two keys of which one is null; of
     # one partition there is one output
     parts = 1 if name == "median" else 5
-    ddf = dask_cudf.from_cudf(cudf.DataFrame(pdf), npartitions=parts)
+    ddf = on_device(pdf, parts)
     ours = getattr(ddf.groupby(keys, dropna=False, sort=sort)["x"], name)().compute()
     theirs = getattr(pdf.groupby(keys, dropna=False, sort=sort)["x"], name)()
     assert as_dict(ours, len(keys)) == as_dict(theirs, len(keys))

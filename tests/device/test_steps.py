@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.device.test_kernels import aggregated, assert_equal, by_pandas, values
-from tests.device.test_pieces import frames, grouped
+from tests.device.frames import on_device
+from tests.device.test_kernels import aggregated, assert_equal, by_pandas, check, frame_of
+from tests.device.test_pieces import check_pieces, frames
 
 ROWS = 2_000_000
 DAY = 86_400 * 10**9
@@ -25,10 +26,6 @@ def _of_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranges, "STEPPED_ROWS", 0)
 
 
-def frame_of(keys: Any, seed: int = 1) -> pd.DataFrame:
-    return pd.DataFrame({"k": keys} | values(np.random.default_rng(seed), len(keys)))
-
-
 def drawn(groups: int, step: int, first: int = 0, seed: int = 1) -> Any:
     return np.random.default_rng(seed).integers(0, groups, ROWS) * step + first
 
@@ -39,8 +36,7 @@ def drawn(groups: int, step: int, first: int = 0, seed: int = 1) -> Any:
 def test_steps(step: int, groups: int, wanted: dict[str, list[str]]) -> None:
     groups = min(groups, 2**62 // step)
     frame = frame_of(drawn(groups, step, -(groups // 2) * step + 7))
-    ours, run = aggregated(frame, ["k"], wanted)
-    assert_equal(ours, by_pandas(frame, ["k"], wanted))
+    run = check(frame, ["k"], wanted)
     if step > 2:  # a range of twice the groups may have slots as it is
         assert f"keys lie {step:,} apart" in run.decision.why
 
@@ -51,8 +47,7 @@ def test_nulls(keep_nulls: bool) -> None:
     # no more than rows of other keys: a frequent one has no part in this
     frame = frame_of(keys.mask(np.random.default_rng(3).random(ROWS) < 1e-4))
     for _ in range(2):  # the second time as for rows before
-        ours, run = aggregated(frame, ["k"], FIVE, keep_nulls=keep_nulls)
-        assert_equal(ours, by_pandas(frame, ["k"], FIVE, keep_nulls))
+        run = check(frame, ["k"], FIVE, keep_nulls=keep_nulls)
         assert "keys lie 1,000,000 apart" in run.decision.why
     assert "as for rows before" in run.decision.why
 
@@ -71,22 +66,18 @@ def test_a_key_between_the_steps_or_beyond_them(when: str, other: int) -> None:
         assert_equal(ours, by_pandas(unlike, ["k"], SUM))
         assert other in ours.index
         assert "apart" not in run.decision.why
-    ours, _ = aggregated(frame, ["k"], SUM)
-    assert_equal(ours, by_pandas(frame, ["k"], SUM))
+    check(frame, ["k"], SUM)
 
 
 def test_partitions_whose_keys_move_on() -> None:
     """Each has other days than the one before, and some the same."""
     for i, first in enumerate([0, 0, 10, 5_000, 5_050, -300]):
         frame = frame_of(drawn(3_000, DAY, first * DAY, seed=i), i)
-        ours, _ = aggregated(frame, ["k"], FIVE)
-        assert_equal(ours, by_pandas(frame, ["k"], FIVE))
+        check(frame, ["k"], FIVE)
 
 
 def test_days() -> None:
     """Datetimes in nanoseconds, as a frame with its index."""
-    import cudf
-    import dask_cudf
 
     import dask_gpuagg
 
@@ -95,7 +86,7 @@ def test_days() -> None:
     frame = pd.DataFrame({"day": days[rng.integers(0, 9_000, ROWS)], "v": rng.random(ROWS)})
     frame["day"] = frame["day"].astype("datetime64[ns]")
     with dask_gpuagg.enabled():
-        lazy = dask_cudf.from_cudf(cudf.from_pandas(frame), npartitions=1)
+        lazy = on_device(frame, 1)
         found = lazy.groupby("day").v.agg(["sum", "max"]).compute()
     assert "apart" in dask_gpuagg.last_runs()[-1].decision.why
     wanted = frame.groupby("day").v.agg(["sum", "max"])
@@ -104,20 +95,6 @@ def test_days() -> None:
 
 @pytest.mark.parametrize("nulls", [False, True])
 def test_columns_in_pieces(nulls: bool) -> None:
-    import cudf
-
-    from dask_gpuagg.engines.device.columns import Pieces, view
-
     parts = frames(lambda rng, n: {"k": rng.integers(0, 30_000, n) * 2**40 - 2**50}, nulls)
-    whole = cudf.concat(parts, ignore_index=True)
-    k, v, w = (Pieces([view(part[c]) for part in parts], whole[c].dtype) for c in "kvw")
     for _ in range(2):
-        made, run = grouped([k], v, w, "auto", False)
-        assert "apart" in run.decision.why
-        expected = whole.to_pandas().groupby("k").agg({"v": ["count", "max"], "w": ["sum"]})
-        assert made[0].tolist() == expected.index.tolist()
-        assert made[2].tolist() == expected["v", "count"].tolist()
-        np.testing.assert_array_equal(
-            made[3].to_numpy(float, na_value=np.nan), expected["v", "max"]
-        )
-        assert made[6].tolist() == expected["w", "sum"].tolist()
+        assert "apart" in check_pieces(parts, "auto", False).decision.why

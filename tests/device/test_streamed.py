@@ -132,14 +132,27 @@ def test_batches_of_any_size(batch: int, monkeypatch: pytest.MonkeyPatch) -> Non
     check(dd.from_pandas(whole, npartitions=3).persist(), whole, ["ks", "k8"], asked)
 
 
-@pytest.mark.parametrize("key", ["k", "text", "kf"])
-def test_groups_beyond_the_device_leave_in_parts(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def small_device(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A call sets how many bytes batches and tables of the GPU have, and how many groups merge."""
     from dask_gpuagg.streaming import stream
     from dask_gpuagg.streaming.batches import Sizes
     from dask_gpuagg.streaming.gpu import Gpu
 
-    monkeypatch.setattr(Gpu, "sizes", lambda self: Sizes(1 << 22, 1 << 23))
-    monkeypatch.setattr(stream, "_FEW_ROWS", 1 << 18)
+    def set_sizes(nbytes: int, few_rows: int, kept: int = 0) -> None:
+        monkeypatch.setattr(Gpu, "sizes", lambda self: Sizes(nbytes, 2 * nbytes, kept=kept))
+        monkeypatch.setattr(stream, "_FEW_ROWS", few_rows)
+
+    return set_sizes
+
+
+@pytest.mark.parametrize("key", ["k", "text", "kf"])
+def test_groups_beyond_the_device_leave_in_parts(
+    key: str, small_device: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dask_gpuagg.streaming.gpu import Gpu
+
+    small_device(1 << 22, 1 << 18)
     divided: list[int] = []
     real = Gpu.to_host_in_parts
 
@@ -162,14 +175,13 @@ def test_groups_beyond_the_device_leave_in_parts(key: str, monkeypatch: pytest.M
     assert len(set(divided)) == 1
 
 
-def test_parts_have_bins_of_exact_sums_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_have_bins_of_exact_sums_of_their_own(
+    small_device: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those of large values are in the tables that leave last."""
-    from dask_gpuagg.streaming import stream
-    from dask_gpuagg.streaming.batches import Sizes
     from dask_gpuagg.streaming.gpu import Gpu
 
-    monkeypatch.setattr(Gpu, "sizes", lambda self: Sizes(1 << 20, 1 << 21))
-    monkeypatch.setattr(stream, "_FEW_ROWS", 1 << 16)
+    small_device(1 << 20, 1 << 16)
     loaded: list[int] = []
     real = Gpu.from_host
     monkeypatch.setattr(
@@ -188,36 +200,19 @@ def test_parts_have_bins_of_exact_sums_of_their_own(monkeypatch: pytest.MonkeyPa
     pd.testing.assert_series_equal(ours, theirs, check_exact=True)
 
 
-def test_groups_beyond_a_batch_stay_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dask_gpuagg.streaming import stream
-    from dask_gpuagg.streaming.batches import Sizes
-    from dask_gpuagg.streaming.gpu import Gpu
-
-    monkeypatch.setattr(Gpu, "sizes", lambda self: Sizes(1 << 20, 1 << 21, kept=1 << 30))
-    monkeypatch.setattr(Gpu, "to_host_in_parts", None)
-    monkeypatch.setattr(stream, "_FEW_ROWS", 1 << 16)
-    rng = np.random.default_rng(8)
-    rows = 1_000_000
-    whole = pd.DataFrame({"k": rng.integers(0, 500_000, rows), "x": rng.normal(size=rows)})
-    whole.loc[rng.random(rows) < 0.3, "x"] = np.nan
-    collection = dd.from_pandas(whole, npartitions=3).persist()
-    asked = ["sum", "count", "min", "var", "first"]
-    ours = collection.groupby("k").x.agg(asked).compute().sort_index()
-    assert_same(ours, whole.groupby("k").x.agg(asked), rtol=1e-7, atol=1e-9)
-
-
 @pytest.mark.parametrize("dropna", [True, False])
 @pytest.mark.parametrize("keys", [["k"], ["kf"], ["ks", "k"], ["kc", "kt"], ["kz", "kb"]])
 def test_many_groups_are_grouped_part_by_part(
-    keys: list[str], dropna: bool, monkeypatch: pytest.MonkeyPatch
+    keys: list[str],
+    dropna: bool,
+    small_device: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rows are divided as groups are; those whose order counts after they are grouped."""
     from dask_gpuagg.streaming import stream
-    from dask_gpuagg.streaming.batches import Sizes
     from dask_gpuagg.streaming.gpu import Gpu
 
-    monkeypatch.setattr(Gpu, "sizes", lambda self: Sizes(1 << 18, 1 << 19, kept=1 << 30))
-    monkeypatch.setattr(stream, "_FEW_ROWS", 20)
+    small_device(1 << 18, 20, kept=1 << 30)
     monkeypatch.setattr(stream, "MOST_GROUPS", 2)
     parts: list[int] = []
     real = Gpu.partial
@@ -239,36 +234,6 @@ def test_many_groups_are_grouped_part_by_part(
     assert set(parts) == {1, stream.PARTS}
     with dask.config.set({"gpuagg.deterministic": True}):
         check(collection, whole, keys, {"f": ["sum", "mean"]}, dropna=dropna)
-
-
-def test_slices_of_tables_that_do_not_merge_are_those_tables(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """What memory lacks for leaves in parts, slice by slice."""
-    from dask_gpuagg.streaming import gpu, stream
-    from dask_gpuagg.streaming.batches import Sizes
-    from dask_gpuagg.streaming.gpu import Gpu
-
-    monkeypatch.setattr(Gpu, "sizes", lambda self: Sizes(1 << 20, 1 << 21, kept=1 << 30))
-    monkeypatch.setattr(stream, "_FEW_ROWS", 1 << 16)
-    real, refused = gpu.merged, []
-
-    def merged(whole: Any, plan: Any) -> Any:
-        if len(refused) < 3:
-            refused.append(len(whole))
-            raise MemoryError
-        return real(whole, plan)
-
-    monkeypatch.setattr(gpu, "merged", merged)
-    rng = np.random.default_rng(9)
-    rows = 1_000_000
-    whole = pd.DataFrame({"k": rng.integers(0, 500_000, rows), "x": rng.normal(size=rows)})
-    whole.loc[rng.random(rows) < 0.3, "x"] = np.nan
-    collection = dd.from_pandas(whole, npartitions=3).persist()
-    asked = ["sum", "count", "min"]
-    ours = collection.groupby("k").x.agg(asked).compute().sort_index()
-    assert_same(ours, whole.groupby("k").x.agg(asked), rtol=1e-7, atol=1e-9)
-    assert len(refused) == 3
 
 
 @pytest.mark.parametrize("undivided", [1 << 16, 1 << 27])

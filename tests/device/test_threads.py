@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.device.frames import on_device
 from tests.running import run_python
 
 THREADS = 6
@@ -43,9 +44,7 @@ def rows(thread: int) -> pd.DataFrame:
 
 def queries(thread: int, together: threading.Barrier, gpus: int) -> None:
     """What one thread does: its own frames, queries and answers, as often as ``ROUNDS`` says."""
-    import cudf
     import cupy as cp
-    import dask_cudf
 
     import dask_gpuagg
 
@@ -55,7 +54,7 @@ def queries(thread: int, together: threading.Barrier, gpus: int) -> None:
     # also the first query, which compiles, is asked by all threads at once
     together.wait()
     for _ in range(ROUNDS):
-        ddf = dask_cudf.from_cudf(cudf.DataFrame(frame), npartitions=1 + thread % 3)
+        ddf = on_device(frame, 1 + thread % 3)
         # threads ask for the same keys at different times
         for key in KEYS[thread % 3 :] + KEYS[: thread % 3]:
             with dask_gpuagg.enabled():

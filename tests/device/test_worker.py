@@ -15,6 +15,7 @@ import dask_gpuagg
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call import forget_prepared
 from dask_gpuagg.cuda.runtime import kernels
+from tests.device.frames import on_device
 
 ROWS = 600_000
 
@@ -57,13 +58,12 @@ def frame() -> Any:
 
 @pytest.mark.parametrize("npartitions", [1, 2])
 def test_usual_queries_compile_nothing(npartitions: int, started: Any) -> None:
-    import dask_cudf
 
     before = dask_gpuagg.last_runs()
     report = started()
     assert report["kernels"].startswith("ready for 10 group-bys"), report
     assert dask_gpuagg.last_runs() == before
-    ddf = dask_cudf.from_cudf(frame(), npartitions=npartitions)
+    ddf = on_device(frame(), npartitions)
     whole = frame().to_pandas()
     with dask_gpuagg.enabled(), dask.config.set(scheduler="synchronous"):
         for key in ("i", "s"):
@@ -81,9 +81,8 @@ def test_usual_queries_compile_nothing(npartitions: int, started: Any) -> None:
 
 
 def test_own_queries_compile_nothing(started: Any) -> None:
-    import dask_cudf
 
-    ddf = dask_cudf.from_cudf(frame(), npartitions=2)
+    ddf = on_device(frame(), 2)
     whole = frame().to_pandas()
     with dask_gpuagg.enabled(), dask.config.set(scheduler="synchronous"):
         query = ddf.groupby("s").agg({"v": ["var", "min"], "i": ["max"]})

@@ -181,21 +181,6 @@ def test_integers_that_are_never_null_are_not_counted(module: ModuleType) -> Non
     assert [o.nullable for o in made.query.outputs] == [True, False]
 
 
-def test_key_columns_without_nulls_have_no_mask(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of several keys of which one has some."""
-    from dask_gpuagg.cuda.call import Made
-
-    keys = [column("k", "i64", nulls=True), column("l", "i64"), column("m", "f64")]
-    keys_of = [Made("data", "mask", None)] * 3
-    made = SimpleNamespace(gathered=False, keys=keys_of, run=SimpleNamespace(groups=7))
-    monkeypatch.setattr(module, "kernel_column", lambda made, *_: made.mask)
-    aggregator = module.Aggregator(keys, True)
-    assert all(part.masked for part in aggregator.query.keys)
-    assert aggregator._key_columns(made) == ["mask", None, "mask"]
-
-
 QUERY = TABLE["5 aggregations by int64"]
 
 

@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -106,93 +106,6 @@ def test_categories_stay_categories(engine: Any) -> None:
 def test_what_has_no_common_dtype(dtypes: tuple[str, str], engine: Any) -> None:
     with pytest.raises(TypeError, match="does not concatenate"):
         engine.tables.common_dtype([np.dtype(d) for d in dtypes])
-
-
-class Values(NamedTuple):
-    """A column of libcudf's."""
-
-    name: str
-    dtype: Any
-
-    def type(self) -> Any:
-        return self.dtype
-
-
-@pytest.fixture
-def results(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module, in which types are dtypes, a frame its columns, and a buffered column itself."""
-
-    def create(_: None, dtype: Any, validate: bool) -> Any:
-        assert not validate
-        return SimpleNamespace(dtype=dtype, plc_column=None)
-
-    def as_column(column: Values, dtype: Any = None) -> Any:
-        return SimpleNamespace(dtype=dtype or column.dtype, plc_column=column)
-
-    def cast(column: Values, wanted: Any) -> Values:
-        return Values(f"{column.name} as {wanted}", wanted)
-
-    stand_ins = {
-        "ColumnBase": SimpleNamespace(create=create),
-        "dtype_to_pylibcudf_type": lambda dtype: dtype,
-        "plc": SimpleNamespace(unary=SimpleNamespace(cast=cast)),
-        "buffered": lambda column: column,
-        "as_column": as_column,
-        "_index_of": lambda columns, *_: list(columns),
-        "_labelled": lambda _, columns: list(columns),
-        "unchecked": lambda _, columns, index: SimpleNamespace(columns=columns, index=index),
-        "series_of": lambda column, _, index: SimpleNamespace(columns=[column], index=index),
-    }
-    for name, stand_in in stand_ins.items():
-        monkeypatch.setattr(engine.results, name, stand_in)
-    return engine.results
-
-
-INT, FLOAT, SECONDS, NANOSECONDS = map(np.dtype, ("int64", "float64", "M8[s]", "M8[ns]"))
-
-
-@pytest.mark.parametrize("series", [False, True])
-@pytest.mark.parametrize("early", [False, True])
-def test_a_frame_that_is_there_takes_the_values(series: bool, early: bool, results: Any) -> None:
-    dtypes = (FLOAT,) if series else (FLOAT, INT)
-    result = results.Result(results.Shape(("a", "b"), "v", dtypes, series), [SECONDS, INT])
-    if early:
-        result.prepare()
-        result.prepare()
-        _, _, frame = result._prepared
-        assert [c.plc_column for c in (*frame.index, *frame.columns)] == [None] * (2 + len(dtypes))
-    keys = [Values("a", SECONDS), Values("b", INT)]
-    outputs = [Values(f"o{i}", dtype) for i, dtype in enumerate(dtypes)]
-    made = result.of(keys, outputs)
-    assert not early or made is frame
-    assert [c.plc_column for c in made.index] == keys
-    assert [c.plc_column for c in made.columns] == outputs
-
-
-def test_numbers_are_cast_as_promised(results: Any) -> None:
-    result = results.Result(results.Shape(("k",), "v", (FLOAT, INT), False), [INT])
-    made = result.of([Values("k", INT)], [Values("x", INT), Values("y", INT)])
-    assert [c.plc_column.name for c in made.columns] == ["x as float64", "y"]
-    assert [c.dtype for c in made.columns] == [FLOAT, INT]
-
-
-def test_other_types_than_promised_stay(results: Any) -> None:
-    result = results.Result(results.Shape(("k",), "v", (SECONDS, INT), False), [INT])
-    result.prepare()
-    made = result.of([Values("k", INT)], [Values("x", NANOSECONDS), Values("y", INT)])
-    assert [c.dtype for c in made.columns] == [NANOSECONDS, INT]
-    assert [c.plc_column.name for c in (*made.index, *made.columns)] == ["k", "x", "y"]
-    _, _, frame = result._prepared
-    assert made is not frame
-
-
-def test_strings_are_of_cudfs_own_dtype(results: Any) -> None:
-    own = pd.StringDtype("python", na_value=np.nan)
-    result = results.Result(results.Shape(("k",), "v", (own,), True), [np.dtype("object")])
-    made = result.of([Values("k", np.dtype("object"))], [Values("s", STRING)])
-    assert made.columns[0].dtype == STRING
-    assert made.columns[0].dtype.storage == STRING.storage
-    assert made.index[0].dtype == np.dtype("object")
 
 
 def test_slices_of_text_have_its_bytes_together(engine: Any) -> None:
