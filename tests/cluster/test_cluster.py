@@ -51,10 +51,8 @@ AGGREGATIONS = {
     "s": ["first", "nunique", "max"],
 }
 QUERIES = {
-    "shorthand": lambda d, **kw: d.groupby("k").v.sum(**kw),
     "everything": lambda d, **kw: d.groupby("k").agg(AGGREGATIONS, **kw),
     "two keys": lambda d, **kw: d.groupby(["s", "k"], dropna=False).agg({"v": "var"}, **kw),
-    "first": lambda d, **kw: d.groupby("k").agg({"v": ["first", "last"], "s": "first"}, **kw),
     "categories": lambda d, **kw: d.groupby("c", observed=False).agg({"v": "sum"}, **kw),
 }
 
