@@ -17,18 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from dask_gpuagg.cuda.choice import choose
+from dask_gpuagg.cuda.choice import decision as records
 from dask_gpuagg.cuda.choice.costs import Costs, known, shipped
-from dask_gpuagg.cuda.choice.decision import (
-    Decision,
-    Direct,
-    Hgb,
-    Lphga,
-    Pgb,
-    PgbFold,
-    PgbUr,
-    Sgb,
-    SpEga,
-)
+from dask_gpuagg.cuda.choice.decision import Decision, Hgb
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.query.forms import CODED, FORMS
 from dask_gpuagg.cuda.query.query import Query
@@ -43,7 +34,9 @@ _COMMON = (
     *("bytes", "make_codes", "measure_texts", "scan_texts", "write_texts", "write_integers"),
 )
 _RECORDS: dict[str, type[Decision]] = {"hgb_runs": Hgb} | {
-    record.kernel: record for record in (Lphga, SpEga, Sgb, Hgb, Direct, Pgb, PgbUr, PgbFold)
+    record.kernel: record
+    for record in vars(records).values()
+    if isinstance(record, type) and issubclass(record, Decision) and hasattr(record, "kernel")
 }
 # Wanted: within NEAR times the best kernel in SHARE of the cells, within WORST in all of them.
 NEAR, SHARE, WORST = 1.1, 0.9, 1.5
@@ -108,11 +101,15 @@ class Case:
     made: int
 
     @property
+    def estimates(self) -> list[KeySummary]:
+        """Estimates of the groups that the kernels were chosen with."""
+        found = [measured.decision.estimate for measured in self.kernels.values()]
+        return [estimate for estimate in found if estimate is not None]
+
+    @property
     def misjudged(self) -> bool:
         """Whether the estimate was so wrong that no model of it can be right."""
-        estimates = [measured.decision.estimate for measured in self.kernels.values()]
-        groups = [estimate.groups for estimate in estimates if estimate is not None]
-        return any(not 0.5 <= n / self.made <= 2 for n in groups)
+        return any(not 0.5 <= estimate.groups / self.made <= 2 for estimate in self.estimates)
 
     @property
     def contenders(self) -> dict[str, Measured]:
@@ -211,9 +208,7 @@ def expected_ms(case: Case, measured: Measured, costs: Costs) -> float:
 def chosen(case: Case, costs: Costs) -> str:
     """The kernel that the decision chooses with these constants."""
     # the estimate of auto: it alone counts the keys where the sample misleads
-    estimates = [measured.decision.estimate for measured in case.kernels.values()]
-    known = [estimate for estimate in estimates if estimate is not None]
-    estimate = max(known, key=lambda estimate: estimate.groups, default=None)
+    estimate = max(case.estimates, key=lambda estimate: estimate.groups, default=None)
     name = choose.decide(case.query, case.rows, estimate, case.device, costs=costs).kernel
     if name in case.kernels:
         return name
@@ -221,15 +216,13 @@ def chosen(case: Case, costs: Costs) -> str:
     return min(modelled, key=modelled.__getitem__)
 
 
-def judged(case: Case, costs: Costs) -> tuple[str, float]:
-    """The kernel that the decision chooses, and its time over that of the best one."""
-    name = chosen(case, costs)
-    return name, case.kernels[name].ms / min(measured.ms for measured in case.kernels.values())
-
-
 def verdict(cells: Sequence[Case], costs: Costs) -> Verdict:
     """All cells whose groups the sample did not misjudge."""
-    ratios = [judged(case, costs)[1] for case in cells if not case.misjudged]
+    ratios = [
+        case.kernels[chosen(case, costs)].ms / min(each.ms for each in case.kernels.values())
+        for case in cells
+        if not case.misjudged
+    ]
     return Verdict(len(ratios), statistics.mean(r <= NEAR for r in ratios), max(ratios))
 
 

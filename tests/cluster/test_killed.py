@@ -56,12 +56,12 @@ ROUTES: dict[str, tuple[Callable[[Any], Any], type, tuple[str, ...]]] = {
     "tree": (
         lambda d: total(d, split_every=2),
         GroupByTree,
-        ("partial", "combine", "finalize"),
+        ("partial", "combine"),
     ),
     "exchange": (
         lambda d: total(d, split_out=3),
         GroupByChunks,
-        ("partial", "exchange", "finalize"),
+        ("exchange", "finalize"),
     ),
     "exchange of partitions": (
         lambda d: total(d.map_partitions(lambda part: part), split_out=3),
@@ -71,12 +71,12 @@ ROUTES: dict[str, tuple[Callable[[Any], Any], type, tuple[str, ...]]] = {
     "p2p": (
         lambda d: total(d, split_out=3, shuffle_method="p2p"),
         GroupByMerge,
-        ("exchange", "finalize"),
+        ("exchange",),
     ),
     "gather": (
         lambda d: d.groupby("k", sort=True).v.agg("median"),
         GroupByGather,
-        ("finalize", "gather"),
+        ("gather",),
     ),
 }
 

@@ -13,13 +13,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from dask.dataframe.dask_expr._collection import new_collection
 
 import dask_gpuagg
 from dask_gpuagg.frontend import calls, hook
-from dask_gpuagg.frontend.extended import Stock, extended
 from dask_gpuagg.frontend.metadata import cudf_dtype
-from dask_gpuagg.frontend.specification import exact_of, read_specification
+from dask_gpuagg.frontend.specification import exact_of
 from dask_gpuagg.plan import Requested
 from tests.comparison import assert_same
 
@@ -82,39 +80,6 @@ def test_dtypes_of_decimals() -> None:
 
 def test_quantiles_of_bools_are_floats() -> None:
     assert cudf_dtype(Requested("v", "quantile", "v"), None, np.dtype("bool")) == "float64"
-
-
-def test_the_stock_expression_is_no_part_of_ours() -> None:
-    from dask._expr import Expr
-    from dask.base import tokenize
-
-    frame = dd.from_pandas(pd.DataFrame({"k": [1, 2], "v": [3, 4]}), npartitions=1)
-    one, other = (Stock(frame.groupby("k").agg({"v": name}).expr) for name in ("sum", "min"))
-    assert not isinstance(one, Expr)
-    assert tokenize(one) == tokenize(Stock(one.logical))
-    assert tokenize(one) != tokenize(other)
-
-
-def with_stock() -> tuple[Any, Any]:
-    """A node of ours that keeps stock Dask's, and its input."""
-    frame = dd.from_pandas(pd.DataFrame({"k": [1, 2, 1], "v": [3, 4, 5]}), npartitions=2)
-    grouped = frame.groupby("k")
-    flags = {"split_every": 8, "split_out": None, "shuffle_method": None}
-    with dask_gpuagg.enabled():
-        spec = read_specification(grouped, {"v": "sum"}, {})
-        return extended(grouped, spec, flags, grouped.agg({"v": "sum"})), frame.expr
-
-
-def test_the_stock_expression_is_no_input_of_ours() -> None:
-    node, frame = with_stock()
-    assert [d._name for d in node.dependencies()] == [frame._name]
-    assert isinstance(node.stock, Stock)
-
-
-def test_the_stock_expression_runs_where_ours_does_not() -> None:
-    node, _ = with_stock()
-    with dask.config.set({"gpuagg.enabled": False}):
-        assert new_collection(node).compute().v.to_dict() == {1: 8, 2: 4}
 
 
 def values() -> pd.DataFrame:

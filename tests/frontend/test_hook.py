@@ -111,14 +111,6 @@ class TestFallback:
         assert ".value_counts()" in str(warning.message)
         assert (warning.filename, warning.lineno) == (__file__, here - 1)
 
-    def test_the_same_query_warns_on_another_line(self, ddf):
-        dask_gpuagg.enable()
-        query = self.query(ddf[ddf.w > 3])
-        with pytest.warns(FallbackWarning, match="observed=False"):
-            query.compute()
-        with pytest.warns(FallbackWarning, match="observed=False"):
-            query.compute()
-
     def test_another_reason_warns_on_the_same_line(self, ddf):
         dask_gpuagg.enable()
         one, two = self.query(ddf), ddf.assign(v=ddf.v * (1 + 0j)).groupby("k").v.sum()
@@ -199,17 +191,6 @@ class TestFallback:
         pd.testing.assert_series_equal(got.sort_index(), combined(frame()[frame().w > low]))
         with dask.config.set({"gpuagg.fallback": "silent"}):
             assert not runs_planned(query)
-
-    @pytest.mark.parametrize("where", ["hook._place", "logical.refusals"])
-    def test_a_bug_beside_stock_is_an_error_in_tests(self, ddf, monkeypatch, where):
-        monkeypatch.setattr(f"dask_gpuagg.frontend.{where}", broken("a bug"))
-        dask_gpuagg.enable()
-        with (
-            dask.config.set({"gpuagg.fallback": "raise"}),
-            pytest.raises(UnsupportedGroupBy, match="a bug") as caught,
-        ):
-            combined(ddf, split_out=3).compute()
-        assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
     def test_a_bug_beside_stock_concerns_no_query_without_group_by(self, ddf, monkeypatch):
         monkeypatch.setattr(hook, "_place", broken("a bug"))

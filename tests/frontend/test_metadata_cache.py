@@ -75,10 +75,6 @@ def test_indexes_and_series_as_keys_have_a_schema() -> None:
     assert calls_for((ddf.k.sum().expr,)) == 2  # no frame
 
 
-def test_functions_are_themselves() -> None:
-    assert calls_for((sum,), (max,), (lambda: 0,)) == 3
-
-
 def test_labels_given_to_what_was_remembered_stay_with_the_caller() -> None:
     meta = pd.Series([], dtype="int64", name="v")
     first = remembered(("a", "query"), lambda: meta)

@@ -81,7 +81,7 @@ FORMS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_merge_finds_all_groups_of_a_result_whose_labels_were_renamed(form: str) -> None:
-    frame = dd.from_pandas(ROWS, npartitions=32, sort=False)
+    frame = dd.from_pandas(ROWS, npartitions=16, sort=False)
     with dask_gpuagg.enabled():
         groups = FORMS[form](frame)
         assert groups.optimize().npartitions > 1

@@ -123,21 +123,6 @@ def test_a_result_beyond_the_bound_is_merged_in_more_pieces(client: Client) -> N
         right(query, pdf)
 
 
-@pytest.mark.parametrize(
-    ("make", "expected"),
-    [
-        (lambda d: d[d.k < 50].groupby("k").v.sum(), 50),
-        (lambda d: d.groupby(d.k % 7).v.sum(), 7),
-        (lambda d: d.groupby(["k", (d.v * 2).astype(int).rename("h")]).v.sum(), 200),
-    ],
-    ids=["filter", "expression", "several keys"],
-)
-def test_what_is_done_to_partitions_is_done_to_the_sample(
-    client: Client, make: Any, expected: int
-) -> None:
-    assert decision_of(make(on_all(client, frame(100)))).groups == expected
-
-
 def test_one_gpu_merges_its_chunks_as_long_as_the_result_fits(client: Client) -> None:
     pdf = frame(50_000)
     ddf = held(client, pdf, [0])
@@ -190,14 +175,6 @@ def test_rows_and_pairs_are_exchanged_though_groups_are_few(client: Client, spec
     expected = pdf.groupby("k").v.agg(spec)
     found = query.compute().sort_index()
     pd.testing.assert_frame_equal(pd.DataFrame(found), pd.DataFrame(expected))
-
-
-def test_keys_that_admit_few_groups_need_no_sample(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(estimates, "_computed", None)
-    query = on_all(client, frame(100).astype({"k": "int8"})).groupby("k").v.sum()
-    assert (decision_of(query).route, decision_of(query).bound) == (Route.TREE, True)
 
 
 def test_sorted_rows_show_all_their_keys(client: Client) -> None:

@@ -26,8 +26,6 @@ from dask_gpuagg.planning.nodes import (
     GroupByExchange,
     GroupByGather,
     GroupByMerge,
-    GroupByPartial,
-    GroupByTree,
     Promised,
 )
 from dask_gpuagg.reporting.fallbacks import tally
@@ -88,12 +86,6 @@ class TestNames:
         assert reason in printed
         assert max(map(len, printed.splitlines())) < 200
 
-    def test_every_task_is_named_after_its_node(self, ddf):
-        for query in (q(ddf) for q in self.QUERIES.values()):
-            graph = query.optimize().__dask_graph__()
-            assert all(isinstance(key_split(key), str) for key in graph)
-            assert len({str(key) for key in graph}) == len(graph)
-
     def test_equal_queries_have_equal_names_and_others_do_not(self, ddf):
         def name(**kwargs) -> str:
             return ddf.groupby("k").v.sum(**kwargs).optimize().expr._name
@@ -126,9 +118,6 @@ class TestRoutes:
         query = ddf.groupby("k").v.agg(["sum", "first"], split_out=3, shuffle_method=method)
         assert len(nodes(query, GroupByMerge)) == 1
         same(query.compute(), frame().groupby("k").v.agg(["sum", "first"]))
-
-    def test_without_a_method_the_exchange_is_ours(self, ddf):
-        assert len(nodes(ddf.groupby("k").v.sum(split_out=3), GroupByExchange)) == 1
 
     def test_on_a_device_splits_are_gone_before_outputs_are_made(self, ddf, monkeypatch):
         query = ddf.groupby("k").agg({"v": ["sum", "mean"]}, split_out=3)
@@ -245,86 +234,15 @@ class TestResults:
     def test_threads(self, query):
         same(query.compute(scheduler="threads"), self.expected)
 
-    def test_persist(self, query):
-        persisted = query.persist()
-        assert not nodes(persisted, GroupByPartial)
-        same(persisted.compute(), self.expected)
-        same(persisted.groupby("w").v.sum().compute(), self.expected.groupby("w").v.sum())
-
-    def test_len(self, query):
-        assert len(query) == 7
-
-    def test_head(self, query):
-        head = query.head(2, npartitions=-1)
-        assert len(head) == 2
-        same(head, self.expected.loc[sorted(head.index)])
-
-    def test_repartition(self, query):
-        for npartitions in (1, 5):
-            repartitioned = query.repartition(npartitions=npartitions)
-            assert repartitioned.npartitions == npartitions
-            same(repartitioned.compute(), self.expected)
-
     def test_to_parquet(self, query, tmp_path):
         query.to_parquet(tmp_path)
         same(pd.read_parquet(tmp_path), self.expected)
-
-    def test_to_delayed(self, query):
-        same(pd.concat(dask.compute(*query.to_delayed())), self.expected)
-
-    def test_partitions(self, query):
-        n = query.optimize().npartitions
-        parts = [query.optimize().partitions[i].compute() for i in range(n)]
-        same(pd.concat(parts), self.expected)
-
-    def test_filter_and_assign(self, query):
-        got = query[query.v > 5700].assign(r=lambda d: d.v / d.w)
-        same(got.compute(), self.expected[lambda d: d.v > 5700].assign(r=lambda d: d.v / d.w))
-
-    def test_reductions(self, query):
-        assert query.v.sum().compute() == frame().v.sum()
-
-    def test_sort_values(self, query):
-        same(query.sort_values("w").compute(), self.expected.sort_values("w"), ordered=True)
-
-    def test_reset_index_and_group_again(self, query):
-        def again(d):
-            return d.reset_index().assign(g=lambda d: d.k % 2).groupby("g").v.max()
-
-        same(again(query).compute(), again(self.expected))
 
     def test_metadata_is_kept(self, query):
         computed = query.compute()
         assert list(query.columns) == list(computed.columns)
         assert query.index.name == computed.index.name == "k"
         assert (query.dtypes == computed.dtypes).all()
-
-    @pytest.mark.parametrize("how", ["inner", "left", "outer"])
-    def test_merge_on_the_key(self, query, how):
-        right = pd.DataFrame({"k": [0, 1, 2, 3, 9, 9], "z": range(6)})
-        lazy = query.reset_index().merge(dd.from_pandas(right, npartitions=3), on="k", how=how)
-        got = lazy.compute().sort_values(["k", "z"], ignore_index=True)
-        expected = self.expected.reset_index().merge(right, on="k", how=how)
-        same(got, expected.sort_values(["k", "z"], ignore_index=True), ordered=True)
-
-    def test_merge_on_the_index(self, query):
-        right = pd.DataFrame({"k": [0, 1, 2, 3, 9, 9], "z": range(6)})
-        lazy = query.merge(dd.from_pandas(right, npartitions=3), left_index=True, right_on="k")
-        expected = self.expected.merge(right, left_index=True, right_on="k")
-        got = lazy.compute().sort_values(["k", "z"], ignore_index=True)
-        same(got[expected.columns], expected.reset_index(drop=True), ordered=True)
-
-    def test_merge_back_to_the_input(self, query, ddf):
-        merged = ddf.merge(query.reset_index(), on="k", suffixes=("", "_sum"))
-        expected = frame().merge(self.expected.reset_index(), on="k", suffixes=("", "_sum"))
-        got = merged.compute().sort_values("w", ignore_index=True)
-        same(got, expected.sort_values("w", ignore_index=True), ordered=True)
-
-    def test_merge_of_two_group_bys(self, query, ddf):
-        other = ddf.groupby("k").unused.count(split_out=2).reset_index()
-        merged = query.reset_index().merge(other, on="k")
-        expected = self.expected.reset_index().assign(unused=frame().groupby("k").size().array)
-        same(merged.compute().sort_values("k", ignore_index=True), expected, ordered=True)
 
 
 class TestArithmetic:
@@ -353,20 +271,6 @@ class TestArithmetic:
         with pieces_of(nbytes):
             got = share(self.ddf()).compute()
         same(got, share(self.ddf().compute()))
-
-    def test_of_outputs_that_are_repartitioned(self):
-        def share(d, again=lambda result: result):
-            return again(d[d.k < 2000].groupby("k").v.sum()) / again(d.groupby("k").v.sum())
-
-        with pieces_of(16_000):
-            got = share(self.ddf(), lambda result: result.repartition(npartitions=2)).compute()
-        same(got, share(self.ddf().compute()))
-
-    def test_with_one_output_asked_for(self):
-        def mixed(d, **kwargs):
-            return d.groupby("k").v.sum(**kwargs) + d.groupby("k").v.count(**kwargs)
-
-        same(mixed(self.ddf(), split_out=3).compute(), mixed(self.ddf().compute()))
 
     @pytest.mark.parametrize("nbytes", [16_000, 10**8])
     def test_of_which_one_has_its_number_of_outputs_given(self, nbytes):
@@ -399,10 +303,6 @@ class TestArithmetic:
             got = dd.concat(parts(self.ddf(), **given), axis=1, ignore_unknown_divisions=True)
             got = got.compute()
         same(got, pd.concat(parts(self.ddf().compute()), axis=1))
-
-
-def test_every_node_is_reached(ddf):
-    assert nodes(ddf.groupby("k").v.sum(), GroupByTree)
 
 
 def test_promised_metadata_arrives(monkeypatch: pytest.MonkeyPatch) -> None:

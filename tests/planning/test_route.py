@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -16,7 +14,7 @@ from dask_gpuagg.frontend import logical
 from dask_gpuagg.planning import route as module
 from dask_gpuagg.planning.bucketing import size_of
 from dask_gpuagg.planning.estimates import FEW_PARTITIONS, GroupEstimate
-from dask_gpuagg.planning.query import GroupByQuery, Route, Routing
+from dask_gpuagg.planning.query import GroupByQuery, Route
 from dask_gpuagg.planning.route import (
     BYTES_ON_HOST,
     MERGED_ON_HOST,
@@ -88,18 +86,6 @@ def test_the_reason_names_the_estimate_and_its_source(estimate, words):
     decision = decide(estimate, 64, SIZE, 3)
     assert all(word in decision.reason for word in words)
     assert decision.reason in str(decision)
-
-
-def test_text():
-    assert str(Routing(Route.TREE, 1, "why")) == "tree into 1 output: why"
-    assert str(Routing(Route.EXCHANGE, 3, "why")) == "exchange into 3 outputs: why"
-
-
-def test_decisions_are_values():
-    decision = decide(about(5000), 40, SIZE, 3)
-    assert pickle.loads(pickle.dumps(decision)) == decision
-    assert hash(pickle.loads(pickle.dumps(decision))) == hash(decision)
-    assert decision != decide(about(5001), 40, SIZE, 3)
 
 
 H200 = 150_000_000_000

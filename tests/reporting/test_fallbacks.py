@@ -8,11 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import dask
-import dask.dataframe as dd
-import pandas as pd
 import pytest
 
-import dask_gpuagg
 from dask_gpuagg.reporting.events import dry_run
 from dask_gpuagg.reporting.fallbacks import (
     FallbackWarning,
@@ -81,14 +78,6 @@ def test_in_a_thread_of_a_library_no_line_is_the_users():
     assert (warning.filename, warning.lineno) == ("dask_gpuagg", 0)
 
 
-def test_lines_and_reasons_are_told_apart():
-    def note(reason: str) -> None:
-        note_fallback("name", ".sum()", reason)
-
-    assert len(caught(lambda: [note("one reason") for _ in range(3)])) == 1
-    assert len(caught(lambda: [note(reason) for reason in ("one", "another")])) == 2
-
-
 def test_nothing_happens_in_a_dry_run():
     tally.reset()
     with dry_run(), dask.config.set({"gpuagg.fallback": "raise"}):
@@ -106,14 +95,3 @@ def test_raise_names_the_cause():
     ):
         note_fallback("name", ".sum()", "why", cause=error)
     assert e.value.__cause__ is error
-
-
-def test_the_line_of_a_collections_method(monkeypatch):
-    """The way from ``compute`` to the planner leads through Dask and back."""
-    ddf = dd.from_pandas(pd.DataFrame({"k": [1, 2], "v": [1j, 2j]}), npartitions=2)
-    query = ddf.groupby("k").v.sum()
-    with dask_gpuagg.enabled(), dask.config.set(scheduler="threads"):
-        (warning,) = caught(query.compute)
-    # the helper above calls it
-    assert warning.filename == __file__
-    assert warning.lineno == caught.__code__.co_firstlineno + 3
