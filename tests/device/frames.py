@@ -99,16 +99,16 @@ def groups_of(
     rows: pa.Table, keys: Sequence[str], column: str, dropna: bool = True
 ) -> dict[Any, list[Any]]:
     """The values of each group, in the order of the rows."""
-    found: dict[Any, list[Any]] = {}
+    groups: dict[Any, list[Any]] = {}
     levels = [python(rows[k]) for k in keys]
     for value, *parts in zip(python(rows[column]), *levels, strict=True):
         label = tuple(key(p) for p in parts)
         if not (dropna and None in label):
-            found.setdefault(label, []).append(value)
-    return found
+            groups.setdefault(label, []).append(value)
+    return groups
 
 
-def made(result: Any, levels: int = 1) -> dict[Any, Any]:
+def by_key(result: Any, levels: int = 1) -> dict[Any, Any]:
     """A computed Series by key."""
     table = result.rename("value").reset_index()
     # names of levels may be missing
@@ -119,13 +119,11 @@ def made(result: Any, levels: int = 1) -> dict[Any, Any]:
     return dict(zip(labels, columns[levels], strict=True))
 
 
-def expected(
-    groups: dict[Any, list[Any]], function: Callable[[list[Any]], Any], skipna: bool = True
-) -> dict[Any, Any]:
+def expected(groups: dict[Any, list[Any]], function: Callable[[list[Any]], Any]) -> dict[Any, Any]:
     """A function of the values of each group, null for those without any."""
     answer = {}
     for label, values in groups.items():
-        some = [v for v in values if v is not None] if skipna else values
+        some = [v for v in values if v is not None]
         answer[label] = function(some) if some else None
     return answer
 
@@ -139,25 +137,3 @@ def assert_equal(ours: dict[Any, Any], theirs: dict[Any, Any], rtol: float = 0.0
             np.testing.assert_allclose(mine, value, rtol=rtol, atol=1e-12, err_msg=str(label))
         else:
             assert mine == value, label
-
-
-def random_rows(number: int, dtype: str = "float64") -> Any:
-    """Keys of several classes and a value, on the GPU; ``dtype`` is that of the floats."""
-    import cudf
-
-    rng = np.random.default_rng(9)
-    frame = pd.DataFrame(
-        {
-            "i": rng.integers(-3000, 3000, number),
-            "u": rng.integers(0, 9, number).astype("uint8"),
-            "f": pd.array(rng.normal(size=number).round(2) + 0.0, dtype="Float64"),
-            "t": pd.Timestamp("2026-01-01") + pd.to_timedelta(rng.integers(0, 999, number), "h"),
-            "s": pd.Series([f"é{n:x}" if n % 7 else None for n in rng.integers(0, 4000, number)]),
-            "c": pd.Categorical(rng.choice(list("dbca"), number), categories=list("dbca")),
-            "v": rng.integers(0, 100, number),
-        }
-    )
-    frame.loc[::5, "f"] = pd.NA
-    made = cudf.from_pandas(frame)
-    made["f"] = made["f"].astype(dtype)
-    return made

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from tests.device.frames import arrow, collection, frame, groups_of, made, on_device
+from tests.device.frames import arrow, by_key, collection, frame, groups_of, on_device
 
 pytestmark = pytest.mark.usefixtures("raising")
 
@@ -61,7 +61,7 @@ def test_every_dtype(dtype: str, name: str, npartitions: int, split_out: int) ->
     result = query.compute()
     for label, n in (("few", 2), ("five", 5)):
         assert result[label].dtype == query[label].dtype == cudf.ListDtype(dtype)
-        assert made(result[label]) == {k: best(v, name, n) for k, v in plainly(rows).items()}
+        assert by_key(result[label]) == {k: best(v, name, n) for k, v in plainly(rows).items()}
 
 
 @pytest.mark.parametrize("npartitions", [1, 5])
@@ -70,7 +70,7 @@ def test_any_number(n: int, npartitions: int) -> None:
 
     rows = numbers("int32")
     result = on_device(rows, npartitions).groupby("k").v.agg("nlargest", n=n)
-    found = made(result.compute())
+    found = by_key(result.compute())
     assert found == {k: best(v, "nlargest", n) for k, v in plainly(rows).items()}
     assert found[5,] == []
 
@@ -84,16 +84,16 @@ def test_keys_with_nulls(keys: list[str], dropna: bool, npartitions: int) -> Non
     grouped = on_device(frame(rows), npartitions).groupby(keys, dropna=dropna)
     ours = grouped.agg({"f": "nsmallest", "i": "sum"}).compute()
     wanted = groups_of(rows, keys, "f", dropna)
-    assert made(ours["f"], len(keys)) == {k: best(v, "nsmallest", 5) for k, v in wanted.items()}
+    assert by_key(ours["f"], len(keys)) == {k: best(v, "nsmallest", 5) for k, v in wanted.items()}
     sums = groups_of(rows, keys, "i", dropna)
-    assert made(ours["i"], len(keys)) == {k: sum(v) for k, v in sums.items()}
+    assert by_key(ours["i"], len(keys)) == {k: sum(v) for k, v in sums.items()}
 
 
 @pytest.mark.parametrize("npartitions", [1, 6])
 def test_unobserved_categories_have_no_values(npartitions: int) -> None:
 
     ddf = collection(npartitions)
-    found = made(ddf.groupby("c", observed=False).agg({"i": "nlargest"}).compute()["i"])
+    found = by_key(ddf.groupby("c", observed=False).agg({"i": "nlargest"}).compute()["i"])
     assert found["never",] == []
     wanted = groups_of(arrow(), ["s"], "i")
     assert found == {k: best(v, "nlargest", 5) for k, v in wanted.items()} | {("never",): []}
@@ -108,7 +108,7 @@ def test_without_the_kernels_that_sort(monkeypatch: pytest.MonkeyPatch) -> None:
         rows = numbers(dtype)
         ddf = on_device(rows, 4)
         for name in ("nlargest", "nsmallest"):
-            found = made(ddf.groupby("k").v.agg(name, n=3).compute())
+            found = by_key(ddf.groupby("k").v.agg(name, n=3).compute())
             assert found == {k: best(v, name, 3) for k, v in plainly(rows).items()}
 
 
@@ -122,7 +122,7 @@ def test_partitions_of_other_dtypes_than_promised() -> None:
 
     meta = cudf.DataFrame({"k": cudf.Series([], dtype="i8"), "v": cudf.Series([], dtype="i8")})
     lazy = dd.from_map(part, [0, 1], meta=meta, enforce_metadata=False)
-    assert made(lazy.groupby("k").v.agg("nlargest", n=3).compute()) == {
+    assert by_key(lazy.groupby("k").v.agg("nlargest", n=3).compute()) == {
         (0,): [5.0, 4.5, 2.5],
         (1,): [3.0],
     }
@@ -134,7 +134,7 @@ def test_no_rows() -> None:
     ddf = on_device(rows, 3)
     assert len(ddf[ddf.k < 0].groupby("k").v.agg("nlargest").compute()) == 0
     rows["v"] = rows["v"].mask(rows["k"] >= 0)
-    found = made(on_device(rows, 3).groupby("k").v.agg("nlargest").compute())
+    found = by_key(on_device(rows, 3).groupby("k").v.agg("nlargest").compute())
     assert set(map(tuple, found.values())) == {()}
 
 

@@ -139,13 +139,7 @@ def test_approximate_aggregations_are_exact_here() -> None:
 
 
 UNLIKE_PANDAS = ["bool", "uint8", "uint32", "uint64", "UInt8", "Float32", "float32"]
-OF_ARROW = [
-    "bool[pyarrow]",
-    "int8[pyarrow]",
-    "uint16[pyarrow]",
-    "uint64[pyarrow]",
-    "float[pyarrow]",
-]
+OF_ARROW = [f"{name}[pyarrow]" for name in ("bool", "int8", "uint16", "uint64", "float")]
 
 
 @pytest.mark.parametrize("dtype", [*UNLIKE_PANDAS, *OF_ARROW])

@@ -14,11 +14,11 @@ from tests.device.frames import (
     LETTERS,
     arrow,
     assert_equal,
+    by_key,
     collection,
     expected,
     groups_of,
     key,
-    made,
     on_device,
 )
 
@@ -36,7 +36,7 @@ def test_value_counts(column: str, dropna: bool, npartitions: int) -> None:
         for v in values:
             if key(v) is not None:
                 theirs[*label, v] = theirs.get((*label, v), 0) + 1
-    counts = made(ours, 2)
+    counts = by_key(ours, 2)
     assert counts == theirs
     # frequent values first
     pairs = [(label, -n) for (label, _), n in counts.items()]
@@ -44,7 +44,7 @@ def test_value_counts(column: str, dropna: bool, npartitions: int) -> None:
 
 
 def test_counts_of_categories_name_all_of_them() -> None:
-    ours = made(collection(4).groupby("k").o.value_counts().compute(), 2)
+    ours = by_key(collection(4).groupby("k").o.value_counts().compute(), 2)
     groups = groups_of(arrow(), ["k"], "s")
     assert ours == {(*g, x): vs.count(x) for g, vs in groups.items() for x in LETTERS}
 
@@ -93,9 +93,9 @@ def test_functions_of_users(npartitions: int, split_out: int) -> None:
     grouped = collection(npartitions).groupby("g", dropna=False)
     ours = grouped.agg({"i": [extent, "sum", total], "t": "mean"}, split_out=split_out).compute()
     groups = groups_of(arrow(), ["g"], "i", False)
-    assert_equal(made(ours["i", "extent"]), expected(groups, lambda v: max(v) - min(v)))
-    assert_equal(made(ours["i", "total"]), expected(groups, sum))
-    assert_equal(made(ours["i", "sum"]), expected(groups, sum))
+    assert_equal(by_key(ours["i", "extent"]), expected(groups, lambda v: max(v) - min(v)))
+    assert_equal(by_key(ours["i", "total"]), expected(groups, sum))
+    assert_equal(by_key(ours["i", "sum"]), expected(groups, sum))
 
 
 class Recording:
@@ -144,7 +144,7 @@ def test_unobserved(keys: list[str], dropna: bool, npartitions: int, split_out: 
                 reference[label] = None  # in cuDF the sum of nothing is null
             elif name in ("count", "max", "sum", "nunique"):
                 reference[label] = int(value)
-        assert_equal(made(ours[column, name], n), reference, rtol=1e-9)
+        assert_equal(by_key(ours[column, name], n), reference, rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["sum", "count", "size", "min", "mean", "var", "nunique"])
@@ -154,7 +154,7 @@ def test_methods_with_unobserved_categories(name: str) -> None:
     theirs = {(k,): v for k, v in getattr(grouped, name)().items()}
     nothing = 0 if name in ("count", "size", "nunique") else None
     theirs = {k: nothing if k == ("never",) else v for k, v in theirs.items()}
-    assert_equal(made(ours), theirs, rtol=1e-9)
+    assert_equal(by_key(ours), theirs, rtol=1e-9)
 
 
 @pytest.mark.parametrize("npartitions", [1, 5])
@@ -163,9 +163,9 @@ def test_whole_groups_of_unobserved_categories(npartitions: int) -> None:
     grouped = collection(npartitions).groupby("c", observed=False)
     ours = grouped.agg({"i": ["median", "nunique", "list"]}).compute()
     groups = groups_of(arrow(), ["s"], "i") | {("never",): []}
-    assert_equal(made(ours["i", "median"]), expected(groups, lambda v: float(np.median(v))))
-    assert_equal(made(ours["i", "nunique"]), {k: len(set(v)) for k, v in groups.items()})
-    lists = made(ours["i", "list"])
+    assert_equal(by_key(ours["i", "median"]), expected(groups, lambda v: float(np.median(v))))
+    assert_equal(by_key(ours["i", "nunique"]), {k: len(set(v)) for k, v in groups.items()})
+    lists = by_key(ours["i", "list"])
     assert {k: v or [] for k, v in lists.items()} == groups
 
 
@@ -185,8 +185,8 @@ def test_ddof() -> None:
     for ddof in (0, 2):
         ours = ddf.groupby("k").agg({"x": functools.partial(np.var, ddof=ddof)}).compute()
         theirs = {(k,): v for k, v in pdf.groupby("k").x.var(ddof=ddof).items()}
-        assert_equal(made(ours["x"]), theirs, rtol=1e-6)
-        assert_equal(made(ddf.groupby("k").x.std(ddof=ddof).compute()),
+        assert_equal(by_key(ours["x"]), theirs, rtol=1e-6)
+        assert_equal(by_key(ddf.groupby("k").x.std(ddof=ddof).compute()),
                      {k: v**0.5 for k, v in theirs.items()}, rtol=1e-6)  # fmt: skip
 
 
@@ -203,9 +203,9 @@ def test_the_input_is_left_alone(name: str) -> None:
 def test_named_aggregations_of_odd_labels() -> None:
     ddf = collection(4)[["k", "i", "t"]].rename(columns={"k": 0, "i": "a___b", "t": 2})
     ours = ddf.groupby(0).agg(total=("a___b", "sum"), middle=(2, "mean")).compute()
-    assert_equal(made(ours["total"]), expected(groups_of(arrow(), ["k"], "i"), sum))
+    assert_equal(by_key(ours["total"]), expected(groups_of(arrow(), ["k"], "i"), sum))
     by_expression = ddf.groupby(ddf[0] // 10).agg({"a___b": ["idxmax", "sum"]}).compute()
     tens: dict[Any, int] = {}
     for (k,), values in groups_of(arrow(), ["k"], "i").items():
         tens[k // 10,] = tens.get((k // 10,), 0) + sum(values)
-    assert_equal(made(by_expression["a___b", "sum"]), tens)
+    assert_equal(by_key(by_expression["a___b", "sum"]), tens)

@@ -16,11 +16,11 @@ from tests.device.frames import (
     LETTERS,
     arrow,
     assert_equal,
+    by_key,
     collection,
     expected,
     frame,
     groups_of,
-    made,
     on_device,
     python,
 )
@@ -55,7 +55,7 @@ def quotient(values: list[Any]) -> Any:
 @pytest.mark.parametrize("column", ["t", "td", "d32", "d64", "d128"])
 def test_exact_means(column: str, npartitions: int, split_out: int) -> None:
     ours = agg(column, "mean", npartitions, split_out)
-    assert_equal(made(ours), expected(groups_of(arrow(), ["k"], column), quotient))
+    assert_equal(by_key(ours), expected(groups_of(arrow(), ["k"], column), quotient))
     assert ours.dtype == frame(arrow())[column].dtype
 
 
@@ -63,7 +63,7 @@ def test_exact_means(column: str, npartitions: int, split_out: int) -> None:
 @pytest.mark.parametrize("column", ["td", "d32", "d64", "d128"])
 def test_exact_sums(column: str, npartitions: int, split_out: int) -> None:
     ours = agg(column, "sum", npartitions, split_out)
-    assert_equal(made(ours), expected(groups_of(arrow(), ["k"], column), total_of))
+    assert_equal(by_key(ours), expected(groups_of(arrow(), ["k"], column), total_of))
     assert ours.dtype == frame(arrow()).groupby("k")[column].sum().dtype
 
 
@@ -87,7 +87,7 @@ def test_spread_of_decimals(column: str, npartitions: int, split_out: int) -> No
         theirs = expected(
             groups, lambda v, p=power: float(np.var(np.array(v, dtype=float), ddof=1)) ** p
         )
-        assert_equal(made(ours), theirs, rtol=1e-9)
+        assert_equal(by_key(ours), theirs, rtol=1e-9)
 
 
 @HOW
@@ -96,7 +96,7 @@ def test_spread_of_decimals(column: str, npartitions: int, split_out: int) -> No
 def test_extremes(column: str, name: str, npartitions: int, split_out: int) -> None:
     ours = agg(column, name, npartitions, split_out)
     function = {"min": min, "max": max}[name]
-    assert_equal(made(ours), expected(groups_of(arrow(), ["k"], column), function))
+    assert_equal(by_key(ours), expected(groups_of(arrow(), ["k"], column), function))
     # a collection may hold strings in another dtype than the frame that it was made of
     held = collection(npartitions)[column].compute()
     assert ours.dtype == held.dtype
@@ -112,7 +112,7 @@ def test_categories_stay_categories(name: str, npartitions: int, split_out: int)
         "min": lambda v: min(v, key=LETTERS.index),
         "max": lambda v: max(v, key=LETTERS.index),
     }
-    assert_equal(made(ours), expected(groups_of(arrow(), ["k"], "s"), functions[name]))
+    assert_equal(by_key(ours), expected(groups_of(arrow(), ["k"], "s"), functions[name]))
     assert list(ours.dtype.categories.to_pandas()) == LETTERS
     # Dask itself concatenates several outputs
     assert ours.dtype.ordered or split_out > 1
@@ -134,7 +134,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("column", "name"), REFUSED)
 def test_methods_that_cudf_refuses(column: str, name: str) -> None:
-    ours = made(getattr(collection(4).groupby("k")[column], name)().compute())
+    ours = by_key(getattr(collection(4).groupby("k")[column], name)().compute())
     groups = groups_of(arrow(), ["k"], "s" if column == "o" else column)
     assert_equal(ours, expected(groups, REFUSED[column, name]), rtol=1e-9)
 
@@ -142,11 +142,11 @@ def test_methods_that_cudf_refuses(column: str, name: str) -> None:
 @HOW
 def test_strings(npartitions: int, split_out: int) -> None:
     groups = groups_of(arrow(), ["k"], "s")
-    assert_equal(made(agg("s", "sum", npartitions, split_out)), expected(groups, "".join))
+    assert_equal(by_key(agg("s", "sum", npartitions, split_out)), expected(groups, "".join))
     some = expected(groups, lambda v: any(v))
-    assert_equal(made(agg("s", "any", npartitions, split_out)), some)
+    assert_equal(by_key(agg("s", "any", npartitions, split_out)), some)
     every = expected(groups, lambda v: all(v))
-    assert_equal(made(agg("s", "all", npartitions, split_out)), every)
+    assert_equal(by_key(agg("s", "all", npartitions, split_out)), every)
 
 
 def best(labels: list[int], values: list[Any], largest: bool) -> Any:
@@ -166,10 +166,10 @@ def test_labels_of_extremes(column: str, name: str, npartitions: int, split_out:
     values = groups_of(arrow(), ["k"], column)
     labels = groups_of(arrow().append_column("label", [python_labels()]), ["k"], "label")
     theirs = {g: best(labels[g], values[g], name == "idxmax") for g in values}
-    assert_equal(made(agg(column, name, npartitions, split_out)), theirs)
+    assert_equal(by_key(agg(column, name, npartitions, split_out)), theirs)
     grouped = collection(npartitions).groupby("k")
-    assert_equal(made(getattr(grouped[column], name)().compute()), theirs)
-    assert_equal(made(getattr(grouped[[column]], name)().compute()[column]), theirs)
+    assert_equal(by_key(getattr(grouped[column], name)().compute()), theirs)
+    assert_equal(by_key(getattr(grouped[[column]], name)().compute()[column]), theirs)
 
 
 def python_labels() -> pa.Array:
@@ -196,7 +196,7 @@ def test_medians_of_ticks(column: str, npartitions: int, split_out: int) -> None
         return low + (high - low) // 2
 
     ours = agg(column, "median", npartitions, split_out)
-    assert_equal(made(ours), expected(groups_of(arrow(), ["k"], column), median))
+    assert_equal(by_key(ours), expected(groups_of(arrow(), ["k"], column), median))
     assert ours.dtype == frame(arrow())[column].dtype
 
 
@@ -212,7 +212,7 @@ def test_quantiles_of_ticks(q: float, interpolation: str) -> None:
     if interpolation == "nearest" and q == 0.3:
         pytest.skip("NumPy and pandas differ on ties")
     function = functools.partial(pd.Series.quantile, q=q, interpolation=interpolation)
-    ours = made(agg("td", function, 4, 1))
+    ours = by_key(agg("td", function, 4, 1))
     theirs = expected(groups_of(arrow(), ["k"], "td"), quantile)
     assert ours.keys() == theirs.keys()
     # a product with 0.3 may round to either side of an integer
@@ -225,7 +225,7 @@ def test_medians_and_quantiles_of_bools(npartitions: int) -> None:
     groups = groups_of(arrow(), ["k"], "b")
     for name in ("median", "quantile"):
         ours = agg("b", name, npartitions, 1)
-        assert_equal(made(ours), expected(groups, lambda v: float(np.median(v))))
+        assert_equal(by_key(ours), expected(groups, lambda v: float(np.median(v))))
         assert ours.dtype == "float64"
 
 
@@ -234,7 +234,7 @@ def test_medians_and_quantiles_of_bools(npartitions: int) -> None:
 def test_lists(column: str, npartitions: int, split_out: int) -> None:
     values = groups_of(arrow(), ["k"], "s" if column == "o" else column)
     ours = agg(column, list, npartitions, split_out)
-    assert_lists(made(ours), values)
+    assert_lists(by_key(ours), values)
 
 
 def assert_lists(ours: dict[Any, Any], theirs: dict[Any, list[Any]]) -> None:
@@ -256,7 +256,7 @@ def test_unique(column: str, npartitions: int) -> None:
     ours = collection(npartitions).groupby("k")[column].unique().compute()
     values = groups_of(arrow(), ["k"], "s" if column == "o" else column)
     theirs = {g: [*dict.fromkeys("nan" if v != v else v for v in vs)] for g, vs in values.items()}
-    mine = {g: ["nan" if v != v else v for v in vs] for g, vs in made(ours).items()}
+    mine = {g: ["nan" if v != v else v for v in vs] for g, vs in by_key(ours).items()}
     assert mine == theirs
 
 
@@ -265,7 +265,7 @@ def test_unique(column: str, npartitions: int) -> None:
 def test_numbers_of_distinct_values(column: str, npartitions: int, split_out: int) -> None:
     values = groups_of(arrow(), ["k"], "s" if column == "o" else column)
     theirs = {g: len({"nan" if v != v else v for v in vs} - {None}) for g, vs in values.items()}
-    assert_equal(made(agg(column, "nunique", npartitions, split_out)), theirs)
+    assert_equal(by_key(agg(column, "nunique", npartitions, split_out)), theirs)
 
 
 @pytest.mark.parametrize("split_out", [1, 3])
@@ -281,12 +281,12 @@ def test_keys(keys: list[str], dropna: bool, split_out: int) -> None:
         return groups_of(arrow(), named, column, dropna)
 
     n = len(keys)
-    assert_equal(made(ours["td", "mean"], n), expected(groups("td"), quotient))
-    assert_equal(made(ours["d128", "min"], n), expected(groups("d128"), min))
-    assert_equal(made(ours["d128", "mean"], n), expected(groups("d128"), quotient))
-    assert_equal(made(ours["i", "sum"], n), expected(groups("i"), sum))
+    assert_equal(by_key(ours["td", "mean"], n), expected(groups("td"), quotient))
+    assert_equal(by_key(ours["d128", "min"], n), expected(groups("d128"), min))
+    assert_equal(by_key(ours["d128", "mean"], n), expected(groups("d128"), quotient))
+    assert_equal(by_key(ours["i", "sum"], n), expected(groups("i"), sum))
     distinct = expected(groups("i"), lambda v: len(set(v)))
-    assert_equal(made(ours["i", "nunique"], n), distinct)
+    assert_equal(by_key(ours["i", "nunique"], n), distinct)
 
 
 def test_decimals_are_no_keys() -> None:

@@ -231,14 +231,7 @@ def test_key_types(dtype: str, nulls: bool, keep_nulls: bool, kernel: str) -> No
     check(frame, ["k"], WANTED, kernel, keep_nulls)
 
 
-KEY_SETS = [
-    ["a", "b"],
-    ["a", "b", "c"],
-    ["s", "a"],
-    ["wide", "a"],
-    ["wide", "f"],
-    ["s", "wide", "f", "a"],
-]
+KEY_SETS = [key.split("+") for key in ("a+b", "a+b+c", "s+a", "wide+a", "wide+f", "s+wide+f+a")]
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -19,6 +19,7 @@ from dask_gpuagg.cuda.runtime.compiler import CompileError, KernelsUnavailable
 from dask_gpuagg.reporting.fallbacks import FallbackWarning
 from dask_gpuagg.reporting.runs import forget
 from tests.device.frames import on_device
+from tests.device.test_kernels import on_host
 
 ROWS = 20_000
 NUMBERS = ["Int8", "Int16", "Int64", "UInt8", "UInt32", "UInt64", "Float32", "Float64", "boolean"]
@@ -86,10 +87,6 @@ def with_nan(columns: dict[str, Any]) -> None:
     columns["alone"] = cudf.Series(np.arange(ROWS)).to_pylibcudf()[0]
     for name, dtype in {"nan": "float64", "narrow nan": "float32"}.items():
         columns[name] = cudf.Series(x.astype(dtype), nan_as_null=False).to_pylibcudf()[0]
-
-
-def on_host(column: Any) -> pd.Series:
-    return pd.Series(column.to_arrow().to_pandas())
 
 
 def run(keys: list[Any], keep_nulls: bool, add: Callable[[Any], None]) -> tuple[Any, Any, Any]:

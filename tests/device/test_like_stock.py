@@ -183,12 +183,3 @@ def test_strings_stay_strings(name: str, npartitions: int) -> None:
                 of_agg = grouped.agg({"v": name}).v.compute()
         assert of_method.dtype == of_agg.dtype == theirs.dtype
         assert on_host(of_agg).equals(on_host(theirs))
-
-
-@pytest.mark.parametrize("npartitions", [1, 3])
-def test_levels_are_factorized_when_they_are_asked_for(npartitions: int) -> None:
-    with dask.config.set({"scheduler": "synchronous"}), dask_gpuagg.enabled():
-        made = collection(False, npartitions).groupby(["i", "s"]).agg({"x": "sum"}).compute()
-    assert made.index._levels is None
-    assert list(made.index.names) == ["i", "s"]
-    assert len(made.index.levels) == 2

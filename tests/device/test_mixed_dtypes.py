@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -280,14 +279,6 @@ def test_keys(name: str, beside: bool, how: str) -> None:
     assert sums == {label: sum(values) for label, values in texts.items()}
     distinct = dict(zip(found, made["nunique"].to_arrow().to_pylist(), strict=True))
     assert distinct == {label: len(set(values)) for label, values in texts.items()}
-
-
-def test_what_cudf_does_not_concatenate_is_an_error_of_ours() -> None:
-    from dask_gpuagg.engines.device.engine import common_dtype
-
-    for dtypes in (["int64", "M8[ns]"], ["M8[s]", "m8[s]"]):
-        with pytest.raises(TypeError, match="does not concatenate"):
-            common_dtype([np.dtype(d) for d in dtypes])
 
 
 def test_direct_takes_the_dtypes_of_its_plan() -> None:

@@ -83,16 +83,8 @@ def with_nulls(keys: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]
     return nullable
 
 
-KINDS = [
-    "two words",
-    "three of 32 bits",
-    "three words",
-    "four words",
-    "strings",
-    "long strings",
-    "short texts",
-    "texts",
-]
+TEXTS = ["strings", "long strings", "short texts", "texts"]
+KINDS = ["two words", "three of 32 bits", "three words", "four words", *TEXTS]
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

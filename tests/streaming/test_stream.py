@@ -108,17 +108,12 @@ def test_every_way_down_gives_the_same_groups(
         pieces = [
             p.assign(k=p.k.astype(float).mask(rng.random(len(p)) < null_keys)) for p in pieces
         ]
-    whole = pd.concat(pieces, ignore_index=True)
     asked = ASKED if ordered else [name for name in ASKED if name not in ("first", "last")]
-    plan = plan_of(whole, asked)
-    device = FakeDevice(Sizes(nbytes, most), limit)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream, "_LEAST_ROWS", 8)
         patch.setattr(stream, "_FEW_ROWS", 16)
         patch.setattr(stream, "MOST_GROUPS", undivided)
-        made = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
-    theirs = expected(whole)[list(asked)]
-    pd.testing.assert_frame_equal(host.finalize(made, plan, theirs.iloc[:0]), theirs)
+        streamed(pieces, asked, FakeDevice(Sizes(nbytes, most), limit))
 
 
 def test_tables_without_groups_are_not_held() -> None:
@@ -208,14 +203,18 @@ def test_groups_beyond_a_batch_stay_while_the_device_keeps_them(
     assert device.log.count("leave") == 1 or not kept
 
 
+def divide_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "_FEW_ROWS", 100)
+    monkeypatch.setattr(stream, "MOST_GROUPS", 1_000)
+    monkeypatch.setattr(stream, "PARTS", 4)
+
+
 @pytest.mark.parametrize("asked", [("sum", "min", "var"), ("sum", "first", "last")])
 def test_many_groups_are_divided_and_merged_part_by_part(
     asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They stay on the device, and leave it as one partial."""
-    monkeypatch.setattr(stream, "_FEW_ROWS", 100)
-    monkeypatch.setattr(stream, "MOST_GROUPS", 1_000)
-    monkeypatch.setattr(stream, "PARTS", 4)
+    divide_soon(monkeypatch)
     pieces = [frame(1_000, 3_000, seed) for seed in range(12)]
     device = FakeDevice(Sizes(16_000, 16_000, kept=1 << 20))
     (made,) = streamed(pieces, asked, device)
@@ -230,9 +229,7 @@ def test_many_groups_are_divided_and_merged_part_by_part(
 
 def test_divided_groups_leave_where_parts_do_not_merge(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that come then are undivided again; a division that does not fit is left out."""
-    monkeypatch.setattr(stream, "_FEW_ROWS", 100)
-    monkeypatch.setattr(stream, "MOST_GROUPS", 1_000)
-    monkeypatch.setattr(stream, "PARTS", 4)
+    divide_soon(monkeypatch)
     pieces = [frame(1_000, 4_000, seed) for seed in range(12)]
     device = FakeDevice(Sizes(16_000, 16_000, kept=1 << 20), limit=4_000)
     refused: list[str] = []
@@ -262,10 +259,8 @@ def test_tables_that_do_not_merge_leave_in_parts(monkeypatch: pytest.MonkeyPatch
 
 
 def test_tables_are_merged_on_the_device_and_leave_once() -> None:
-    pieces = [frame(1_000, 10, seed) for seed in range(5)]
-    plan = plan_of(pieces[0])
     device = FakeDevice(Sizes(16_000, 1 << 20))
-    (made,) = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
+    (made,) = streamed([frame(1_000, 10, seed) for seed in range(5)], ASKED, device)
     assert len(made["groups"]) == 10
     assert device.log.count("leave") == 1
     assert device.log[0] == "begin"

@@ -15,7 +15,18 @@ from dask_gpuagg.engines.device import support
 from dask_gpuagg.plan import Column, Plan, Requested
 
 KEY = [Column("k", np.dtype("int64"))]
-FLAGS = {"dropna": True, "observed": True, "sort": False}
+
+
+def plan(
+    names: list[str],
+    dtype: object,
+    keys: list[Column] = KEY,
+    observed: bool = True,
+    **parameters: object,
+) -> Plan:
+    columns = [*keys, Column("v", dtype)]
+    requested = [Requested(name, name, "v", tuple(parameters.items())) for name in names]
+    return make_plan(keys, columns, requested, dropna=True, observed=observed, sort=False)
 
 
 def refusal(
@@ -26,10 +37,8 @@ def refusal(
     **parameters: object,
 ) -> str | None:
     monkeypatch.setattr(support, "unavailable", lambda: None)
-    columns = [*KEY, Column("v", np.dtype(dtype) if isinstance(dtype, str) else dtype)]
-    requested = [Requested("v", name, "v", tuple(parameters.items()))]
-    plan = make_plan(KEY, columns, requested, **FLAGS)
-    refused = support.device_refusal(plan, labels)
+    typed = np.dtype(dtype) if isinstance(dtype, str) else dtype
+    refused = support.device_refusal(plan([name], typed, **parameters), labels)
     return None if refused is None else refused.reason
 
 
@@ -63,11 +72,10 @@ def test_whole_numbers_of_32_bits_are_taken_for_ddof(
 )
 def test_nothing_else_gets_into_the_source(ddof: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(support, "unavailable", lambda: None)
-    plan = make_plan(
-        KEY, [Column("v", np.dtype("f8"))], [Requested("v", "var", "v")], **FLAGS
-    )  # as a plan of another process may have it, unchecked
-    output = replace(plan.outputs[0], parameters=(("ddof", ddof),))
-    refused = support.device_refusal(replace(plan, outputs=(output,)))
+    spread = plan(["var"], np.dtype("f8"))
+    # as a plan of another process may have it, unchecked
+    output = replace(spread.outputs[0], parameters=(("ddof", ddof),))
+    refused = support.device_refusal(replace(spread, outputs=(output,)))
     assert refused is not None
     assert refused.reason == "ddof is no whole number of 32 bits"
 
@@ -95,13 +103,6 @@ def test_labels_of_several_levels_are_refused(monkeypatch: pytest.MonkeyPatch) -
     assert refusal("idxmin", "int64", monkeypatch, labels=1) is None
     assert "several levels" in str(refusal("idxmin", "int64", monkeypatch, labels=2))
     assert refusal("min", "int64", monkeypatch, labels=2) is None
-
-
-def plan(names: list[str], dtype: object, keys: list[Column] = KEY, **flags: bool) -> Plan:
-    columns = [*keys, Column("v", dtype)]
-    requested = [Requested(name, name, "v") for name in names]
-    given = {"dropna": True, "observed": True, "sort": False} | flags
-    return make_plan(keys, columns, requested, **given)
 
 
 class DecimalDtype:
@@ -177,7 +178,4 @@ def test_decimals_are_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_a_device_the_reason_is_the_drivers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(support, "unavailable", lambda: "no CUDA driver")
-    plan = make_plan(
-        KEY, KEY, [Requested("k", "count", "k")], dropna=True, observed=True, sort=False
-    )
-    assert "no CUDA driver" in str(support.device_refusal(plan))
+    assert "no CUDA driver" in str(support.device_refusal(plan(["count"], np.dtype("int64"))))
