@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import numpy as np
 import pandas as pd
@@ -20,7 +18,6 @@ import pytest
 import dask_gpuagg
 from benchmarks import kernel_inputs, kernels
 from benchmarks.kernels import PARTS, SPECS
-from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.decision import Lphga
 from tests.running import ROOT
 
@@ -107,49 +104,6 @@ def test_summary_tells_unseen_members_apart() -> None:
     assert made["unseen"] == {"geometric_mean": pytest.approx(3.0), "least": 2.0}
     assert made["all"]["least"] == 2.0
     assert made["families"]["a: sum"] == {"geometric_mean": pytest.approx(4.0), "least": 2.0}
-
-
-class Passed:
-    """A pass over columns that computes nothing."""
-
-    codes = None
-
-    def __init__(self, keys: list[Any], keep_nulls: bool) -> None:
-        self.keys = keys
-
-    def __getattr__(self, name: str) -> Any:
-        assert name in ("encode", "sum", "count", "min", "max", "mean")
-        return lambda *_: None
-
-    def run(self, forced: str = "auto", stopwatch: Any = None) -> Any:
-        assert forced in ("auto", *choose.KERNELS)
-        return self.keys, [], "a run"
-
-
-@pytest.mark.usefixtures("host_arrays")
-@pytest.mark.parametrize("part", PARTS)
-def test_every_arm_is_called(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With stand-ins for the libraries that need a GPU: names and arguments are right."""
-    engine = "dask_gpuagg.engines.device"
-    monkeypatch.setitem(sys.modules, "pylibcudf", MagicMock())
-    monkeypatch.setitem(sys.modules, f"{engine}.aggregator", SimpleNamespace(Aggregator=Passed))
-    monkeypatch.setattr(kernels, "column", lambda frame, label: MagicMock(name=label))
-    monkeypatch.setattr(kernels, "engine_arm", lambda *_, **__: lambda: "a frame")
-    monkeypatch.setattr(kernels, "value_columns", lambda values, rows: list(values.types))
-    monkeypatch.setattr(kernels, "forgotten", nullcontext)
-    seen = set()
-    for cell in CELLS[part]:
-        if cell.query in seen:
-            continue
-        seen.add(cell.query)
-        keys, *others = cell.input.make.args
-        frame = kernel_inputs.frame_of(small(keys), *others, 200)
-        calls = PARTS[part].arms(frame, cell)
-        assert "ours" in calls
-        for name, call in calls.items():
-            assert call() is not None
-            if name == "ours" and part != "tables":
-                call(stopwatch="a stopwatch")
 
 
 class Frame(str):

@@ -32,12 +32,10 @@ OUTPUTS = 2
 DIVIDED = 1 + OUTPUTS
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def client(request: pytest.FixtureRequest) -> Iterator[Client]:
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
     with (
-        Client(
-            n_workers=request.param, threads_per_worker=1, processes=False, dashboard_address=None
-        ) as made,
+        Client(n_workers=4, threads_per_worker=1, processes=False, dashboard_address=None) as made,
         dask.config.set({"gpuagg.fallback": "raise"}),
         dask_gpuagg.enabled(),
     ):
@@ -109,9 +107,8 @@ def test_many_groups_are_exchanged_into_a_piece_for_each_gpu(
     assert decision.pieces == workers
     assert decision.groups is not None
     assert 80_000 < decision.groups < 125_000
-    gathers = OUTPUTS if workers > OUTPUTS else 0
-    tasks = workers + workers * workers + workers + gathers
-    assert tasks_and_hops(query) == (tasks, 4 if gathers else 3)
+    tasks = workers + workers * workers + workers + OUTPUTS
+    assert tasks_and_hops(query) == (tasks, 4)
     right(query, pdf)
 
 

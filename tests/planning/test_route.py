@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import dask_gpuagg
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.planning import route as module
-from dask_gpuagg.planning.bucketing import size_of
 from dask_gpuagg.planning.estimates import FEW_PARTITIONS, GroupEstimate
 from dask_gpuagg.planning.query import GroupByQuery, Route
 from dask_gpuagg.planning.route import (
@@ -101,14 +100,6 @@ def query(spec: object = "sum") -> GroupByQuery:
 def on_gpus(monkeypatch: pytest.MonkeyPatch, number: int, memory: int = H200) -> None:
     monkeypatch.setattr(GroupByQuery, "on_device", True)
     monkeypatch.setattr(module, "gpus", lambda: (number, memory))
-
-
-@pytest.mark.parametrize(
-    ("dtype", "nbytes"),
-    [("int64", 8), ("float32", 4), ("bool", 1), ("Int16", 3), ("string", 16), (object, 16)],
-)
-def test_bytes_of_a_value(dtype: str, nbytes: int) -> None:
-    assert size_of(pd.Series([], dtype=dtype).dtype) == nbytes
 
 
 @pytest.mark.parametrize(
