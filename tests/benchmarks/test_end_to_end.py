@@ -193,19 +193,6 @@ def test_arms_measured_again_take_the_place_of_the_earlier_ones():
     assert other["arms"] == {"ours": arm_of(1, 9.0)}
 
 
-def test_a_line_tells_what_went_wrong():
-    wrong = {"right": False, "problems": ["3 groups instead of 4"]}
-    arms = {
-        "ours": arm_of(0, 5.0, answer=wrong),
-        "stock-default": arm_of(0, stopped="more than 2 s", stopped_s=2.0),
-        "polars": {"run": 0, "skipped": "polars not installed"},
-    }
-    line = end_to_end.line(cell_of(arms))
-    assert "ours 5.0 ms WRONG: 3 groups instead of 4" in line
-    assert "stock-default - stopped after 2 s" in line
-    assert "polars skipped: polars not installed" in line
-
-
 @pytest.mark.parametrize("wrong", [["--cells", "persisted-4/sum/1k"], ["--arms", "theirs"]])
 def test_unknown_names_are_refused(wrong: list[str]):
     with pytest.raises(SystemExit):

@@ -5,20 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from dataclasses import replace
 from itertools import groupby
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-import dask_gpuagg
 from benchmarks import kernel_inputs, kernels
 from benchmarks.kernels import PARTS, SPECS
-from dask_gpuagg.cuda.choice.decision import Lphga
 from tests.running import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results" / "nvidia-h200"
@@ -104,79 +100,3 @@ def test_summary_tells_unseen_members_apart() -> None:
     assert made["unseen"] == {"geometric_mean": pytest.approx(3.0), "least": 2.0}
     assert made["all"]["least"] == 2.0
     assert made["families"]["a: sum"] == {"geometric_mean": pytest.approx(4.0), "least": 2.0}
-
-
-class Frame(str):
-    """The name of rows that nobody draws."""
-
-    def groupby(self, *_: Any, **__: Any) -> Any:
-        return SimpleNamespace(agg=lambda spec: [1, 2, 3])
-
-
-@pytest.fixture
-def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str]]:
-    """Arms, rows and queries that ran: their names, instead of what they compute."""
-    calls: list[tuple[str, str, str]] = []
-    decision = Lphga(why="simulated", estimate=None, global_slots=8)
-    passed = SimpleNamespace(decision=decision, groups=3, spilled=0, restarted=False, seconds=1e-3)
-
-    def both_arms(frame: Any, cell: Any) -> dict[str, Any]:
-        def call(name: str) -> Any:
-            calls.append((name, str(frame), cell.query))
-            return [], [], passed
-
-        names = ("ours", "cudf", "ours frame", "cudf frame")
-        return {name: lambda stopwatch=None, name=name: call(name) for name in names}
-
-    def frame_of(keys: Any, values: Any, nulls: float, values_first: bool, rows: int) -> Frame:
-        return Frame(f"{keys.args} {list(values)} {nulls} {rows}")
-
-    def timed(calls: Any, repeats: int) -> Any:
-        for call in calls.values():
-            call()
-        return {name: [i + 1.0 for i in range(repeats)] for name in calls}
-
-    monkeypatch.setattr(dask_gpuagg, "last_runs", lambda: [passed])
-    monkeypatch.setattr(kernel_inputs, "frame_of", frame_of)
-    head = {"commit": "abc", "kernels": ""}
-    column = SimpleNamespace(device_buffer_size=lambda: 8)
-    for name, stand_in in {
-        "both_arms": both_arms,
-        "engine_arm": lambda *_, **__: lambda: [1, 2, 3],
-        "column": lambda *_: column,
-        "key_labels": lambda frame: ["k0"],
-        "evenly": lambda frame: Frame(f"{frame} evenly"),
-        "prepare": lambda: None,
-        "prepare_to_fill": lambda: None,
-        "timed": timed,
-        "device_time": lambda call, repeats: {"lphga": 0.5},
-        "peak_bytes": lambda call: 1 << 20,
-        "report_head": lambda at: head,
-    }.items():
-        monkeypatch.setattr(kernels, name, stand_in)
-    monkeypatch.setitem(PARTS, "grid", replace(PARTS["grid"], arms=both_arms))
-    return calls
-
-
-@pytest.mark.parametrize("part", ["kernels", "grid", "tables"])
-def test_a_file_has_what_earlier_ones_have(
-    part: str, ran: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """No field that a table of the documentation reads has gone."""
-    given = ["--parts", part, "--rows", "1e3", "--repeats", "3", "--out", str(tmp_path)]
-    assert kernels.main(given) == 0
-    made = json.loads((tmp_path / f"{part}.json").read_text())
-    earlier = json.loads((RESULTS / f"{part}.json").read_text())
-    assert len(made["cells"]) == NUMBERS[part] == len(capsys.readouterr().out.splitlines())
-    assert made["rows"] == 1_000
-    fields = {name for cell in earlier["cells"] for name in cell}
-    assert fields <= {name for cell in made["cells"] for name in cell}
-    summaries = {"geometric_mean", "geometric_mean_frame", "summary"}
-    assert summaries & earlier.keys() == summaries & made.keys()
-    for cell in made["cells"]:
-        ratios = [value for name, value in cell.items() if name.startswith("ratio")]
-        assert ratios
-        assert set(ratios) == {1.0}
-    if part in ("kernels", "tables"):
-        names = earlier["cells"][0]["median_ms"]
-        assert list(made["cells"][0]["median_ms"]) == list(names)

@@ -16,7 +16,6 @@ from dask_gpuagg.planning.estimates import FEW_PARTITIONS, GroupEstimate
 from dask_gpuagg.planning.query import GroupByQuery, Route
 from dask_gpuagg.planning.route import (
     BYTES_ON_HOST,
-    MERGED_ON_HOST,
     MOVED_DIRECTLY,
     MOVED_TO_ONE_GPU,
     PIECES_ON_HOST,
@@ -110,13 +109,6 @@ def test_a_group_has_the_bytes_of_its_keys_and_outputs(spec: object, nbytes: int
     assert merge_size(query(spec)).row_bytes == nbytes
 
 
-def test_a_result_that_one_task_merges_quickly_is_one_piece() -> None:
-    size = merge_size(query())
-    assert size.groups == MERGED_ON_HOST // 16
-    assert size.pieces_of(size.groups) == 1
-    assert size.pieces_of(size.groups + 1) == PIECES_ON_HOST[0]
-
-
 def test_a_larger_result_of_the_host_is_divided_for_speed_and_then_by_the_bound() -> None:
     size = merge_size(query())
     assert size.pieces_of(8 * MILLION) == 8
@@ -148,11 +140,6 @@ def test_several_gpus_send_one_what_is_little(
     assert directly.pieces_of(more) == 1
     assert directly.pieces_of(more + 1) == workers
     assert size.pieces_of(10_000 * MILLION) == 35
-
-
-def test_memory_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_gpus(monkeypatch, 1, 0)
-    assert merge_size(query()).piece_bytes == BYTES_ON_HOST
 
 
 @given(
