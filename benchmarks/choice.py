@@ -46,16 +46,16 @@ CONTENDING = 3.0
 
 def expected(query: Query, rows: int, device: Device, decision: Decision) -> float | None:
     """Milliseconds that the model gives a decision; None for those that it does not describe."""
-    if decision.kernel == "sgb" or not holds(decision):
+    if not is_modelled(decision):
         return None
     return choose.expected_ms(query, rows, device, known(device).costs, decision)
 
 
-def holds(decision: Decision) -> bool:
-    """Whether the tables of ``hgb`` have room for the expected groups, or it is another kernel."""
-    if not isinstance(decision, Hgb) or decision.estimate is None:
-        return True
-    return decision.estimate.groups <= decision.shared_slots
+def is_modelled(decision: Decision) -> bool:
+    """Whether the model describes a kernel: not runs, nor tables too small for their groups."""
+    if isinstance(decision, Hgb) and decision.estimate is not None:
+        return decision.estimate.groups <= decision.shared_slots
+    return decision.kernel != "sgb"
 
 
 def as_grouped(query: Query, laps: Collection[str]) -> Query:
@@ -82,11 +82,6 @@ class Measured:
     def ms(self) -> float:
         """Device time without the steps that every kernel needs: the choice decides on it."""
         return sum(ms for name, ms in self.kernel_ms.items() if name not in _COMMON)
-
-    @property
-    def modelled(self) -> bool:
-        """Whether the model describes what ran."""
-        return self.decision.kernel != "sgb" and holds(self.decision)
 
 
 @dataclass(frozen=True)
@@ -119,8 +114,8 @@ class Case:
         out.
         """
         least = min(measured.ms for measured in self.kernels.values())
-        kernels = self.kernels.items()
-        return {name: m for name, m in kernels if m.modelled and m.ms <= CONTENDING * least}
+        near = {n: m for n, m in self.kernels.items() if m.ms <= CONTENDING * least}
+        return {n: m for n, m in near.items() if is_modelled(m.decision)}
 
 
 @dataclass(frozen=True)
@@ -212,8 +207,8 @@ def chosen(case: Case, costs: Costs) -> str:
     name = choose.decide(case.query, case.rows, estimate, case.device, costs=costs).kernel
     if name in case.kernels:
         return name
-    modelled = {n: expected_ms(case, m, costs) for n, m in case.kernels.items() if m.modelled}
-    return min(modelled, key=modelled.__getitem__)
+    modelled = {n: m for n, m in case.kernels.items() if is_modelled(m.decision)}
+    return min(modelled, key=lambda n: expected_ms(case, modelled[n], costs))
 
 
 def verdict(cells: Sequence[Case], costs: Costs) -> Verdict:
@@ -238,7 +233,7 @@ def side_by_side(cells: Sequence[Case], costs: Costs) -> str:
         for name in names:
             measured = case.kernels.get(name)
             text = "" if measured is None else f"{measured.ms:.3g}"
-            if measured is not None and measured.modelled:
+            if measured is not None and is_modelled(measured.decision):
                 text = f"{expected_ms(case, measured, costs):.3g}, {text}"
             shown.append(f"**{text}**" if name == best else text)
         lines.append(f"| {case.label} | {' | '.join(shown)} |")

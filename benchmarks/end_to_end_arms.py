@@ -24,7 +24,7 @@ from benchmarks.end_to_end_cluster import (
     Run,
     Session,
     Stopped,
-    arrays,
+    libraries,
     message_of,
     probes,
     summary,
@@ -80,9 +80,9 @@ class DaskArm:
         import dask_gpuagg
 
         settings = {"gpuagg.fallback": "raise", "gpuagg.compile": "wait"}
+        settings |= {"gpuagg.deterministic": self.name == EXACT}
         stack = contextlib.ExitStack()
         stack.enter_context(dask.config.set(settings))
-        stack.enter_context(dask.config.set({"gpuagg.deterministic": self.name == EXACT}))
         stack.enter_context(dask_gpuagg.enabled())
         return stack
 
@@ -330,7 +330,7 @@ def group(parts: Sequence[Any], query: Query, key: str, engine: str) -> dict[str
 
 def bandwidth(engine: str) -> float:
     """Bytes a second that a copy reads and writes."""
-    xp = arrays(engine)
+    xp, _ = libraries(engine)
     source = xp.ones(COPIED[engine], dtype="uint8")
     target = xp.empty_like(source)
 
