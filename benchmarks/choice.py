@@ -108,11 +108,7 @@ class Case:
 
     @property
     def contenders(self) -> dict[str, Measured]:
-        """Kernels with a model that took at most three times the least time.
-
-        The others cannot win: few groups in partitions, say, whose contention the model leaves
-        out.
-        """
+        """Kernels with a model that took at most three times the least time: no other can win."""
         least = min(measured.ms for measured in self.kernels.values())
         near = {n: m for n, m in self.kernels.items() if m.ms <= CONTENDING * least}
         return {n: m for n, m in near.items() if is_modelled(m.decision)}
@@ -130,11 +126,6 @@ class Verdict:
     def good(self) -> bool:
         """Whether they are good enough."""
         return self.near >= SHARE and self.worst <= WORST
-
-    def __str__(self) -> str:
-        """One line."""
-        share = f"{self.near:.0%} of {self.cells} cells"
-        return f"chosen within 10 % of the best kernel: {share}; at worst {self.worst:.2f} times it"
 
 
 def cases(path: Path) -> list[Case]:
@@ -254,10 +245,11 @@ def judge(path: Path) -> int:
     within = statistics.mean(1 / 1.2 <= error <= 1.2 for error in errors)
     print(f"expected within 20 % of measured: {within:.0%} of {len(errors)} kernels that contend")
     judgement = verdict(cells, costs)
-    print(judgement)
-    if judgement.cells < len(cells):
-        left = len(cells) - judgement.cells
-        print(f"{left} cells left out: the sample misjudged their groups")
+    share = f"{judgement.near:.0%} of {judgement.cells} cells"
+    print(
+        f"chosen within 10 % of the best kernel: {share}; at worst {judgement.worst:.2f} times it"
+    )
+    print(f"{len(cells) - judgement.cells} cells left out: the sample misjudged their groups")
     if json.loads(path.read_text())["kernels"] != sources_hash():
         print(f"{path}: measured with other kernels than these")
     return 0 if judgement.good else 1
