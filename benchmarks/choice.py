@@ -245,10 +245,10 @@ def judge(path: Path) -> int:
     within = statistics.mean(1 / 1.2 <= error <= 1.2 for error in errors)
     print(f"expected within 20 % of measured: {within:.0%} of {len(errors)} kernels that contend")
     judgement = verdict(cells, costs)
-    share = f"{judgement.near:.0%} of {judgement.cells} cells"
-    print(
-        f"chosen within 10 % of the best kernel: {share}; at worst {judgement.worst:.2f} times it"
+    share = (
+        f"{judgement.near:.0%} of {judgement.cells} cells; at worst {judgement.worst:.2f} times it"
     )
+    print(f"chosen within 10 % of the best kernel: {share}")
     print(f"{len(cells) - judgement.cells} cells left out: the sample misjudged their groups")
     if json.loads(path.read_text())["kernels"] != sources_hash():
         print(f"{path}: measured with other kernels than these")

@@ -94,7 +94,6 @@ class DaskArm:
         def found(result: Any) -> dict[str, Any]:
             return asked.session.summary(result, asked.query, asked.key, asked.groups)
 
-        failure: Exception
         try:
             with self.switched():
                 done = timed(asked.session, self.build, limit, found if look else None)
