@@ -182,8 +182,7 @@ def decision_of(saved: dict[str, Any]) -> Decision:
 
 def known_fields(of: Any, saved: dict[str, Any]) -> dict[str, Any]:
     """The saved fields that a dataclass has."""
-    names = {field.name for field in fields(of)}
-    return {name: value for name, value in saved.items() if name in names}
+    return {field.name: saved[field.name] for field in fields(of) if field.name in saved}
 
 
 def expected_ms(case: Case, measured: Measured, costs: Costs) -> float:
@@ -244,12 +243,10 @@ def judge(path: Path) -> int:
     ]
     within = statistics.mean(1 / 1.2 <= error <= 1.2 for error in errors)
     print(f"expected within 20 % of measured: {within:.0%} of {len(errors)} kernels that contend")
-    judgement = verdict(cells, costs)
-    share = (
-        f"{judgement.near:.0%} of {judgement.cells} cells; at worst {judgement.worst:.2f} times it"
-    )
+    judged = verdict(cells, costs)
+    share = f"{judged.near:.0%} of {judged.cells} cells; at worst {judged.worst:.2f} times it"
     print(f"chosen within 10 % of the best kernel: {share}")
-    print(f"{len(cells) - judgement.cells} cells left out: the sample misjudged their groups")
+    print(f"{len(cells) - judged.cells} cells left out: the sample misjudged their groups")
     if json.loads(path.read_text())["kernels"] != sources_hash():
         print(f"{path}: measured with other kernels than these")
-    return 0 if judgement.good else 1
+    return 0 if judged.good else 1
