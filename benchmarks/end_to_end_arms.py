@@ -79,7 +79,7 @@ class DaskArm:
             return contextlib.nullcontext()
         import dask_gpuagg
 
-        settings = {"gpuagg.fallback": "raise", "gpuagg.compile": "wait"}
+        settings: dict[str, Any] = {"gpuagg.fallback": "raise", "gpuagg.compile": "wait"}
         settings |= {"gpuagg.deterministic": self.name == EXACT}
         stack = contextlib.ExitStack()
         stack.enter_context(dask.config.set(settings))
