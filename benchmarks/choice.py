@@ -33,11 +33,11 @@ _COMMON = (
     *("make_words", "ranges", "longest", "verify", "index_groups", "count_keys"),
     *("bytes", "make_codes", "measure_texts", "scan_texts", "write_texts", "write_integers"),
 )
-_RECORDS: dict[str, type[Decision]] = {"hgb_runs": Hgb} | {
-    record.kernel: record
-    for record in vars(records).values()
-    if isinstance(record, type) and issubclass(record, Decision) and hasattr(record, "kernel")
-}
+_CLASSES: tuple[Any, ...] = (
+    *(records.Lphga, records.SpEga, records.Sgb, records.Hgb),
+    *(records.Direct, records.Pgb, records.PgbUr, records.PgbFold),
+)
+_RECORDS: dict[str, type[Decision]] = {"hgb_runs": Hgb} | {r.kernel: r for r in _CLASSES}
 # Wanted: within NEAR times the best kernel in SHARE of the cells, within WORST in all of them.
 NEAR, SHARE, WORST = 1.1, 0.9, 1.5
 # Times the best kernel's time, within which others contend with it.
@@ -46,16 +46,16 @@ CONTENDING = 3.0
 
 def expected(query: Query, rows: int, device: Device, decision: Decision) -> float | None:
     """Milliseconds that the model gives a decision; None for those that it does not describe."""
-    if decision.kernel == "sgb" or not holds(decision):
+    if not is_modelled(decision):
         return None
     return choose.expected_ms(query, rows, device, known(device).costs, decision)
 
 
-def holds(decision: Decision) -> bool:
-    """Whether the tables of ``hgb`` have room for the expected groups, or it is another kernel."""
-    if not isinstance(decision, Hgb) or decision.estimate is None:
-        return True
-    return decision.estimate.groups <= decision.shared_slots
+def is_modelled(decision: Decision) -> bool:
+    """Whether the model describes a kernel: not runs, nor tables too small for their groups."""
+    if isinstance(decision, Hgb) and decision.estimate is not None:
+        return decision.estimate.groups <= decision.shared_slots
+    return decision.kernel != "sgb"
 
 
 def as_grouped(query: Query, laps: Collection[str]) -> Query:
@@ -83,11 +83,6 @@ class Measured:
         """Device time without the steps that every kernel needs: the choice decides on it."""
         return sum(ms for name, ms in self.kernel_ms.items() if name not in _COMMON)
 
-    @property
-    def modelled(self) -> bool:
-        """Whether the model describes what ran."""
-        return self.decision.kernel != "sgb" and holds(self.decision)
-
 
 @dataclass(frozen=True)
 class Case:
@@ -113,14 +108,10 @@ class Case:
 
     @property
     def contenders(self) -> dict[str, Measured]:
-        """Kernels with a model that took at most three times the least time.
-
-        The others cannot win: few groups in partitions, say, whose contention the model leaves
-        out.
-        """
+        """Kernels with a model that took at most three times the least time: no other can win."""
         least = min(measured.ms for measured in self.kernels.values())
-        kernels = self.kernels.items()
-        return {name: m for name, m in kernels if m.modelled and m.ms <= CONTENDING * least}
+        near = {n: m for n, m in self.kernels.items() if m.ms <= CONTENDING * least}
+        return {n: m for n, m in near.items() if is_modelled(m.decision)}
 
 
 @dataclass(frozen=True)
@@ -135,11 +126,6 @@ class Verdict:
     def good(self) -> bool:
         """Whether they are good enough."""
         return self.near >= SHARE and self.worst <= WORST
-
-    def __str__(self) -> str:
-        """One line."""
-        share = f"{self.near:.0%} of {self.cells} cells"
-        return f"chosen within 10 % of the best kernel: {share}; at worst {self.worst:.2f} times it"
 
 
 def cases(path: Path) -> list[Case]:
@@ -196,8 +182,7 @@ def decision_of(saved: dict[str, Any]) -> Decision:
 
 def known_fields(of: Any, saved: dict[str, Any]) -> dict[str, Any]:
     """The saved fields that a dataclass has."""
-    names = {field.name for field in fields(of)}
-    return {name: value for name, value in saved.items() if name in names}
+    return {field.name: saved[field.name] for field in fields(of) if field.name in saved}
 
 
 def expected_ms(case: Case, measured: Measured, costs: Costs) -> float:
@@ -212,8 +197,8 @@ def chosen(case: Case, costs: Costs) -> str:
     name = choose.decide(case.query, case.rows, estimate, case.device, costs=costs).kernel
     if name in case.kernels:
         return name
-    modelled = {n: expected_ms(case, m, costs) for n, m in case.kernels.items() if m.modelled}
-    return min(modelled, key=modelled.__getitem__)
+    modelled = {n: m for n, m in case.kernels.items() if is_modelled(m.decision)}
+    return min(modelled, key=lambda n: expected_ms(case, modelled[n], costs))
 
 
 def verdict(cells: Sequence[Case], costs: Costs) -> Verdict:
@@ -238,7 +223,7 @@ def side_by_side(cells: Sequence[Case], costs: Costs) -> str:
         for name in names:
             measured = case.kernels.get(name)
             text = "" if measured is None else f"{measured.ms:.3g}"
-            if measured is not None and measured.modelled:
+            if measured is not None and is_modelled(measured.decision):
                 text = f"{expected_ms(case, measured, costs):.3g}, {text}"
             shown.append(f"**{text}**" if name == best else text)
         lines.append(f"| {case.label} | {' | '.join(shown)} |")
@@ -258,11 +243,10 @@ def judge(path: Path) -> int:
     ]
     within = statistics.mean(1 / 1.2 <= error <= 1.2 for error in errors)
     print(f"expected within 20 % of measured: {within:.0%} of {len(errors)} kernels that contend")
-    judgement = verdict(cells, costs)
-    print(judgement)
-    if judgement.cells < len(cells):
-        left = len(cells) - judgement.cells
-        print(f"{left} cells left out: the sample misjudged their groups")
+    judged = verdict(cells, costs)
+    share = f"{judged.near:.0%} of {judged.cells} cells; at worst {judged.worst:.2f} times it"
+    print(f"chosen within 10 % of the best kernel: {share}")
+    print(f"{len(cells) - judged.cells} cells left out: the sample misjudged their groups")
     if json.loads(path.read_text())["kernels"] != sources_hash():
         print(f"{path}: measured with other kernels than these")
-    return 0 if judgement.good else 1
+    return 0 if judged.good else 1

@@ -24,7 +24,7 @@ from benchmarks.end_to_end_cluster import (
     Run,
     Session,
     Stopped,
-    arrays,
+    libraries,
     message_of,
     probes,
     summary,
@@ -79,10 +79,10 @@ class DaskArm:
             return contextlib.nullcontext()
         import dask_gpuagg
 
-        settings = {"gpuagg.fallback": "raise", "gpuagg.compile": "wait"}
+        settings: dict[str, Any] = {"gpuagg.fallback": "raise", "gpuagg.compile": "wait"}
+        settings |= {"gpuagg.deterministic": self.name == EXACT}
         stack = contextlib.ExitStack()
         stack.enter_context(dask.config.set(settings))
-        stack.enter_context(dask.config.set({"gpuagg.deterministic": self.name == EXACT}))
         stack.enter_context(dask_gpuagg.enabled())
         return stack
 
@@ -94,7 +94,6 @@ class DaskArm:
         def found(result: Any) -> dict[str, Any]:
             return asked.session.summary(result, asked.query, asked.key, asked.groups)
 
-        failure: Exception
         try:
             with self.switched():
                 done = timed(asked.session, self.build, limit, found if look else None)
@@ -330,7 +329,7 @@ def group(parts: Sequence[Any], query: Query, key: str, engine: str) -> dict[str
 
 def bandwidth(engine: str) -> float:
     """Bytes a second that a copy reads and writes."""
-    xp = arrays(engine)
+    xp, _ = libraries(engine)
     source = xp.ones(COPIED[engine], dtype="uint8")
     target = xp.empty_like(source)
 

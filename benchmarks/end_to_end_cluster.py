@@ -87,13 +87,13 @@ class Rows:
 
     def draw(self, index: int) -> Any:
         """A partition: int64 keys, float64 ``v`` and float32 ``w``, uniform."""
-        xp = arrays(self.engine)
+        xp, frames = libraries(self.engine)
         rng = xp.random.default_rng(index)
         n = (self.rows * (index + 1)) // self.partitions - (self.rows * index) // self.partitions
         columns = {label: rng.integers(0, g, n, dtype="int64") for label, g in self.keys}
         columns["v"] = rng.random(n)
         columns["w"] = rng.random(n, dtype="float32")
-        return frames(self.engine).DataFrame(columns)
+        return frames.DataFrame(columns)
 
     def write(self, index: int, folder: Path) -> None:
         """A partition as a Parquet file."""
@@ -107,22 +107,14 @@ class Rows:
             )
 
 
-def arrays(engine: str) -> Any:
-    """NumPy or CuPy."""
+def libraries(engine: str) -> tuple[Any, Any]:
+    """NumPy and pandas, or CuPy and cuDF."""
     if engine == HOST:
-        return np
+        return np, pd
+    import cudf
     import cupy
 
-    return cupy
-
-
-def frames(engine: str) -> Any:
-    """Pandas or cuDF."""
-    if engine == HOST:
-        return pd
-    import cudf
-
-    return cudf
+    return cupy, cudf
 
 
 def probes(groups: int) -> list[int]:
@@ -136,7 +128,7 @@ def seen_in(indices: Sequence[int], rows: Rows, key: str) -> dict[str, Any]:
     ``seen`` has a bit for each key; ``v_sum``, ``v_min``, ``v_max`` and ``w_sum`` are of each
     partition; ``rows`` are those of the probed keys, for pandas.
     """
-    xp, groups = arrays(rows.engine), dict(rows.keys)[key]
+    (xp, _), groups = libraries(rows.engine), dict(rows.keys)[key]
     seen = xp.zeros(groups, dtype=bool)
     found: dict[str, list[Any]] = {"v_sum": [], "v_min": [], "v_max": [], "w_sum": [], "rows": []}
     for index in indices:

@@ -15,7 +15,7 @@ import matplotlib as mpl
 import matplotlib.patches
 import matplotlib.pyplot as plt
 
-from benchmarks.choice import Case, cases, expected_ms
+from benchmarks.choice import Case, cases, expected_ms, is_modelled
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.costs import shipped
 
@@ -61,7 +61,7 @@ def every_kernel(report: dict[str, Any], found: Sequence[Case], keys: str) -> pl
         (case.label, name): expected_ms(case, made, shipped(case.device).costs)
         for case in found
         for name, made in case.kernels.items()
-        if made.modelled
+        if is_modelled(made.decision)
     }
     figure, axes = plt.subplots(1, 2, figsize=(13, 6), sharey=True)
     for axis, (query, width) in zip(axes, WIDTHS.items(), strict=True):
@@ -80,11 +80,11 @@ def every_kernel(report: dict[str, Any], found: Sequence[Case], keys: str) -> pl
                 markersize=4,
                 label=name,
             )
-            labels = [f"{keys} {c['groups']:,} {c['aggregations']}" for c in cells]
+            labels = {f"{keys} {c['groups']:,} {c['aggregations']}": c["made"] for c in cells}
             modelled = [
-                (cell["made"], expected[label, name])
-                for cell, label in zip(cells, labels, strict=True)
-                if (label, name) in expected
+                (groups, expected[text, name])
+                for text, groups in labels.items()
+                if (text, name) in expected
             ]
             if modelled:
                 axis.loglog(*zip(*modelled, strict=True), "--", color=colour)

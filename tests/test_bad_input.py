@@ -58,14 +58,6 @@ def test_the_type_of_error_is_stock_dasks_at_construction(ddf, name):
     assert ("missing" in str(with_plugin)) is ("missing" in str(stock))
 
 
-@pytest.mark.parametrize("name", [n for n in CASES if n.startswith("unknown")])
-def test_unknown_names_are_a_key_or_attribute_error_as_in_pandas(ddf, name):
-    ours, pandas = error_of(lambda: CASES[name](ddf)), error_of(lambda: CASES[name](frame()))
-    assert isinstance(ours, (KeyError, AttributeError))
-    assert type(ours) is type(pandas)
-    assert "missing" in str(ours)
-
-
 @pytest.mark.parametrize(
     "spec",
     [{"missing": "nunique"}, {"missing": ["sum", "sem"]}, {"v": "sum", "missing": "idxmax"}],
@@ -92,10 +84,6 @@ class TestUnknownAggregations:
         error = error_of(lambda: ddf.groupby("k").agg({"v": "no_such"}))
         reason = "the aggregation 'no_such' is not supported in .agg"
         assert str(error) == f"unknown aggregate no_such: {reason}"
-
-    def test_keyword_arguments_are_honoured(self, ddf):
-        got = ddf.groupby("k").v.agg("sem", ddof=0).compute().sort_index()
-        pd.testing.assert_series_equal(got, frame().groupby("k").v.agg("sem", ddof=0))
 
 
 class TestDdof:

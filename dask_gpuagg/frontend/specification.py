@@ -155,11 +155,10 @@ def read_method(
     if scalar:
         labels = [meta.name if meta.ndim == 1 else groupby._slice]
     else:
-        labels = _value_columns(groupby)
+        labels = value_columns(groupby, numeric_only)
         if is_cudf(meta):  # which leaves a key out even if it was chosen
             by = [b for b in groupby.by if not isinstance(b, Expr)]
             labels = [c for c in labels if c not in by]
-        labels = numeric_labels(meta, labels) if numeric_only else labels
     if name == "size":
         labels, scalar = [labels[0] if scalar else None], True
     requested = tuple(
@@ -226,18 +225,14 @@ def _of_column(groupby: Any) -> bool:
 
 
 def value_columns(groupby: Any, numeric_only: bool = False) -> list[Hashable]:
-    """The columns that pandas aggregates where none are named, or the numbers among them."""
-    labels = _value_columns(groupby)
-    return numeric_labels(groupby.obj._meta, labels) if numeric_only else labels
-
-
-def _value_columns(groupby: Any) -> list[Hashable]:
-    """All columns but the keys; what was chosen with ``[...]`` may contain a key."""
-    if groupby._slice is not None:
-        chosen = groupby._slice
-        return list(chosen) if isinstance(chosen, list | tuple) else [chosen]
-    keys = [key for key in groupby.by if not isinstance(key, Expr)]
-    return [c for c in groupby.obj._meta.columns if not any(c is k or c == k for k in keys)]
+    """All columns but the keys, or the numbers among them; ``[...]`` may choose a key."""
+    meta, chosen = groupby.obj._meta, groupby._slice
+    if chosen is None:
+        keys = [key for key in groupby.by if not isinstance(key, Expr)]
+        labels = [c for c in meta.columns if not any(c is k or c == k for k in keys)]
+    else:
+        labels = list(chosen) if isinstance(chosen, list | tuple) else [chosen]
+    return numeric_labels(meta, labels) if numeric_only else labels
 
 
 def _entries(
@@ -263,9 +258,7 @@ def _entries(
         raise Unsupported("the frame has duplicate column names")
     levels: int = meta.columns.nlevels
     if not isinstance(arg, dict):
-        labels = _value_columns(groupby)
-        labels = numeric_labels(meta, labels) if numeric_only else labels
-        arg = dict.fromkeys(labels, arg)
+        arg = dict.fromkeys(value_columns(groupby, numeric_only), arg)
     missing = [c for c in arg if c not in meta.columns]
     if missing:
         raise KeyError(f"Column(s) {missing} do not exist")

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from benchmarks import end_to_end, end_to_end_arms
+from benchmarks import end_to_end, end_to_end_arms, end_to_end_cluster
 from benchmarks.end_to_end_arms import DaskArm, Question, tuned
 from benchmarks.end_to_end_cluster import (
     HOST,
@@ -78,12 +78,13 @@ def test_wrong_values_are_told(column: str, change: Any, problem: str):
 
 
 def test_runs_and_writes_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(end_to_end_cluster, "SETTLE_S", 2.0)
     # two of the six, of which each has to run
     monkeypatch.setattr(end_to_end_arms, "CANDIDATES", end_to_end_arms.CANDIDATES[1:3])
     out = tmp_path / "results.json"
     wanted = ["--engine", "host", "--quick", "--out", str(out), "--parquet-dir", str(tmp_path)]
     cells = ["persisted-4/five/100", "parquet/median/5k"]
-    wanted += ["--cells", ",".join(cells)]
+    wanted += ["--workers", "1", "--cells", ",".join(cells)]
     results = end_to_end.run(end_to_end.parse(wanted))
     assert json.loads(out.read_text()) == json.loads(json.dumps(results))
     assert [cell["name"] for cell in results["cells"]] == cells
@@ -191,19 +192,6 @@ def test_arms_measured_again_take_the_place_of_the_earlier_ones():
     assert one["arms"] == {**late, "ours": first["ours"]}
     assert one["ratios"] == {}
     assert other["arms"] == {"ours": arm_of(1, 9.0)}
-
-
-def test_a_line_tells_what_went_wrong():
-    wrong = {"right": False, "problems": ["3 groups instead of 4"]}
-    arms = {
-        "ours": arm_of(0, 5.0, answer=wrong),
-        "stock-default": arm_of(0, stopped="more than 2 s", stopped_s=2.0),
-        "polars": {"run": 0, "skipped": "polars not installed"},
-    }
-    line = end_to_end.line(cell_of(arms))
-    assert "ours 5.0 ms WRONG: 3 groups instead of 4" in line
-    assert "stock-default - stopped after 2 s" in line
-    assert "polars skipped: polars not installed" in line
 
 
 @pytest.mark.parametrize("wrong", [["--cells", "persisted-4/sum/1k"], ["--arms", "theirs"]])

@@ -5,23 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from contextlib import nullcontext
-from dataclasses import replace
 from itertools import groupby
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
-from unittest.mock import MagicMock
 
 import numpy as np
 import pandas as pd
 import pytest
 
-import dask_gpuagg
 from benchmarks import kernel_inputs, kernels
 from benchmarks.kernels import PARTS, SPECS
-from dask_gpuagg.cuda.choice import choose
-from dask_gpuagg.cuda.choice.decision import Lphga
 from tests.running import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results" / "nvidia-h200"
@@ -107,122 +100,3 @@ def test_summary_tells_unseen_members_apart() -> None:
     assert made["unseen"] == {"geometric_mean": pytest.approx(3.0), "least": 2.0}
     assert made["all"]["least"] == 2.0
     assert made["families"]["a: sum"] == {"geometric_mean": pytest.approx(4.0), "least": 2.0}
-
-
-class Passed:
-    """A pass over columns that computes nothing."""
-
-    codes = None
-
-    def __init__(self, keys: list[Any], keep_nulls: bool) -> None:
-        self.keys = keys
-
-    def __getattr__(self, name: str) -> Any:
-        assert name in ("encode", "sum", "count", "min", "max", "mean")
-        return lambda *_: None
-
-    def run(self, forced: str = "auto", stopwatch: Any = None) -> Any:
-        assert forced in ("auto", *choose.KERNELS)
-        return self.keys, [], "a run"
-
-
-@pytest.mark.usefixtures("host_arrays")
-@pytest.mark.parametrize("part", PARTS)
-def test_every_arm_is_called(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With stand-ins for the libraries that need a GPU: names and arguments are right."""
-    engine = "dask_gpuagg.engines.device"
-    monkeypatch.setitem(sys.modules, "pylibcudf", MagicMock())
-    monkeypatch.setitem(sys.modules, f"{engine}.aggregator", SimpleNamespace(Aggregator=Passed))
-    monkeypatch.setattr(kernels, "column", lambda frame, label: MagicMock(name=label))
-    monkeypatch.setattr(kernels, "engine_arm", lambda *_, **__: lambda: "a frame")
-    monkeypatch.setattr(kernels, "value_columns", lambda values, rows: list(values.types))
-    monkeypatch.setattr(kernels, "forgotten", nullcontext)
-    seen = set()
-    for cell in CELLS[part]:
-        if cell.query in seen:
-            continue
-        seen.add(cell.query)
-        keys, *others = cell.input.make.args
-        frame = kernel_inputs.frame_of(small(keys), *others, 200)
-        calls = PARTS[part].arms(frame, cell)
-        assert "ours" in calls
-        for name, call in calls.items():
-            assert call() is not None
-            if name == "ours" and part != "tables":
-                call(stopwatch="a stopwatch")
-
-
-class Frame(str):
-    """The name of rows that nobody draws."""
-
-    def groupby(self, *_: Any, **__: Any) -> Any:
-        return SimpleNamespace(agg=lambda spec: [1, 2, 3])
-
-
-@pytest.fixture
-def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str]]:
-    """Arms, rows and queries that ran: their names, instead of what they compute."""
-    calls: list[tuple[str, str, str]] = []
-    decision = Lphga(why="simulated", estimate=None, global_slots=8)
-    passed = SimpleNamespace(decision=decision, groups=3, spilled=0, restarted=False, seconds=1e-3)
-
-    def both_arms(frame: Any, cell: Any) -> dict[str, Any]:
-        def call(name: str) -> Any:
-            calls.append((name, str(frame), cell.query))
-            return [], [], passed
-
-        names = ("ours", "cudf", "ours frame", "cudf frame")
-        return {name: lambda stopwatch=None, name=name: call(name) for name in names}
-
-    def frame_of(keys: Any, values: Any, nulls: float, values_first: bool, rows: int) -> Frame:
-        return Frame(f"{keys.args} {list(values)} {nulls} {rows}")
-
-    def timed(calls: Any, repeats: int) -> Any:
-        for call in calls.values():
-            call()
-        return {name: [i + 1.0 for i in range(repeats)] for name in calls}
-
-    monkeypatch.setattr(dask_gpuagg, "last_runs", lambda: [passed])
-    monkeypatch.setattr(kernel_inputs, "frame_of", frame_of)
-    head = {"commit": "abc", "kernels": ""}
-    column = SimpleNamespace(device_buffer_size=lambda: 8)
-    for name, stand_in in {
-        "both_arms": both_arms,
-        "engine_arm": lambda *_, **__: lambda: [1, 2, 3],
-        "column": lambda *_: column,
-        "key_labels": lambda frame: ["k0"],
-        "evenly": lambda frame: Frame(f"{frame} evenly"),
-        "prepare": lambda: None,
-        "prepare_to_fill": lambda: None,
-        "timed": timed,
-        "device_time": lambda call, repeats: {"lphga": 0.5},
-        "peak_bytes": lambda call: 1 << 20,
-        "report_head": lambda at: head,
-    }.items():
-        monkeypatch.setattr(kernels, name, stand_in)
-    monkeypatch.setitem(PARTS, "grid", replace(PARTS["grid"], arms=both_arms))
-    return calls
-
-
-@pytest.mark.parametrize("part", ["kernels", "grid", "tables"])
-def test_a_file_has_what_earlier_ones_have(
-    part: str, ran: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """No field that a table of the documentation reads has gone."""
-    given = ["--parts", part, "--rows", "1e3", "--repeats", "3", "--out", str(tmp_path)]
-    assert kernels.main(given) == 0
-    made = json.loads((tmp_path / f"{part}.json").read_text())
-    earlier = json.loads((RESULTS / f"{part}.json").read_text())
-    assert len(made["cells"]) == NUMBERS[part] == len(capsys.readouterr().out.splitlines())
-    assert made["rows"] == 1_000
-    fields = {name for cell in earlier["cells"] for name in cell}
-    assert fields <= {name for cell in made["cells"] for name in cell}
-    summaries = {"geometric_mean", "geometric_mean_frame", "summary"}
-    assert summaries & earlier.keys() == summaries & made.keys()
-    for cell in made["cells"]:
-        ratios = [value for name, value in cell.items() if name.startswith("ratio")]
-        assert ratios
-        assert set(ratios) == {1.0}
-    if part in ("kernels", "tables"):
-        names = earlier["cells"][0]["median_ms"]
-        assert list(made["cells"][0]["median_ms"]) == list(names)

@@ -101,11 +101,6 @@ def lowered_result(client, expr):
     return client.compute(dd.dask_expr.new_collection(expr)).result()
 
 
-def test_persist(client, ddf):
-    persisted = QUERIES["everything"](ddf, split_out=3).persist()
-    same(persisted.compute(), expected_of("everything", ddf))
-
-
 def sum_by_the_clients_settings(grouped):
     from dask_gpuagg.settings import TaskSettings, task_settings
 
@@ -125,15 +120,6 @@ def test_workers_see_the_clients_settings(client, ddf):
 def test_the_check_finds_nothing_wrong(client):
     assert dask_gpuagg.check_cluster() is None
     assert dask_gpuagg.check_cluster(client) is None
-
-
-def test_the_dashboard_names_our_tasks(client, ddf):
-    ddf.groupby("k").i.sum().compute()
-
-    def prefixes(dask_scheduler):
-        return list(dask_scheduler.task_prefixes)
-
-    assert {"gpuagg_tree", "gpuagg_partial"} <= set(client.run_on_scheduler(prefixes))
 
 
 # value, and the words that the reason has to contain
@@ -186,14 +172,6 @@ class TestUnlikeWorkers:
                 pytest.raises(UnsupportedGroupBy, match="cannot import"),
             ):
                 ddf.groupby("k").v.max().compute()
-
-    def test_a_good_worker_that_joins_later_is_used(self, small, ddf):
-        ddf.groupby("k").v.min().compute()
-        tally.reset()
-        with worker("", small):
-            same(ddf.groupby("k").v.min().compute(), frame().groupby("k").v.min())
-        assert tally.planned
-        assert not tally.fallbacks
 
     def test_another_worker_at_the_address_of_one_that_was_checked(self, small):
         with socket.socket() as free:

@@ -39,10 +39,6 @@ def calls_for(*inputs: Any) -> int:
     return len(calls)
 
 
-def test_equal_schemas_share_what_is_made() -> None:
-    assert calls_for((expr(k="int64", v="float64"), "k"), (expr(k="int64", v="float64"), "k")) == 1
-
-
 @pytest.mark.parametrize(
     "other",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import uuid
 from collections.abc import Iterator
@@ -113,16 +114,22 @@ def same(got: Any, expected: Any) -> None:
     check(got, expected)
 
 
+@functools.cache
+def by_partitions(client: Client, name: str) -> Any:
+    """The result of a query by a task for each partition."""
+    ddf = held(client, frame(), [0])
+    with dask.config.set({"gpuagg.chunk": 1}):
+        assert not nodes(QUERIES[name](ddf), GroupByChunks)
+        return QUERIES[name](ddf).compute()
+
+
 @pytest.mark.parametrize("workers", [[0], [0, 0, 1]], ids=["one", "uneven"])
 @pytest.mark.parametrize("name", QUERIES)
 def test_answers_are_those_of_a_task_for_each_partition(
     client: Client, name: str, workers: list[int]
 ) -> None:
-    ddf = held(client, frame(), workers)
-    got = QUERIES[name](ddf).compute()
-    with dask.config.set({"gpuagg.chunk": 1}):
-        assert not nodes(QUERIES[name](ddf), GroupByChunks)
-        expected = QUERIES[name](ddf).compute()
+    got = QUERIES[name](held(client, frame(), workers)).compute()
+    expected = by_partitions(client, name)
     same(got, expected)
     if name == "sorted":
         assert list(got.index) == list(expected.index)
@@ -250,23 +257,6 @@ def test_what_is_not_there_yet_has_a_task_each(client: Client) -> None:
 def test_users_functions_stay_outside(client: Client) -> None:
     ddf = held(client, frame(), [0]).map_partitions(lambda pdf: pdf)
     assert nodes(ddf.groupby("k").v.sum(), GroupByPartial)
-
-
-def test_a_partition_that_has_moved(client: Client) -> None:
-    ddf = held(client, frame(), [0])
-    query = ddf.groupby("k").v.sum().optimize(fuse=False)
-    assert nodes(query, GroupByChunkDirect)
-    first, second = sorted(client.scheduler_info(n_workers=-1)["workers"])
-    futures = futures_of(ddf)[:5]
-    keys = [future.key for future in futures]
-
-    async def move(dask_scheduler: Any) -> None:
-        await dask_scheduler.replicate(keys=keys, n=2)
-        await dask_scheduler.delete_worker_data(first, keys, "moved by a test")
-
-    client.run_on_scheduler(move)
-    assert set(map(tuple, client.who_has(futures).values())) == {(second,)}
-    same(query.compute(), frame().groupby("k").v.sum())
 
 
 @st.composite

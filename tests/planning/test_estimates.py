@@ -505,18 +505,18 @@ def key_samples(keys: np.ndarray, npartitions: int = 32) -> list[KeySample]:
 
 
 class TestFromSamplesOfRows:
-    @pytest.mark.parametrize("groups", [1, 7, 1000, 30_000, 300_000, 3_000_000])
+    @pytest.mark.parametrize("groups", [1, 1000, 30_000, 750_000])
     def test_keys_at_random(self, groups):
-        keys = np.random.default_rng(groups).integers(0, groups, 4_000_000)
+        keys = np.random.default_rng(groups).integers(0, groups, 1_000_000)
         found = from_samples(key_samples(keys), 32)
         assert 0.8 * len(np.unique(keys)) <= found <= 1.6 * groups
 
-    @pytest.mark.parametrize("repeats", [1, 2, 20, 200, 5000])
+    @pytest.mark.parametrize("repeats", [1, 2, 200, 5000])
     def test_sorted_keys(self, repeats):
-        keys = np.arange(4_000_000) // repeats
+        keys = np.arange(1_000_000) // repeats
         found = from_samples(key_samples(keys), 32)
         # of rows at equal distances nearly as many keys are found as there are, or none repeats
-        assert 0.9 * keys[-1] <= found <= 4_000_000
+        assert 0.9 * keys[-1] <= found <= 1_000_000
 
     def test_whole_partitions_that_share_no_key(self):
         samples = [KeySample([pd.Series(np.arange(10) + 10 * i)], 10, 10) for i in range(3)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -12,7 +11,6 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
@@ -349,11 +347,3 @@ def test_times_in_a_zone_are_read_by_what_pandas_says(tmp_path: Path) -> None:
         expr = as_read(dd.read_parquet(tmp_path)[["k", column]])
         assert expr._meta.dtypes[column] == rows.dtypes[column]
         assert without_labels(expr, ["k"], [expr]) == (column == "t")
-
-
-def test_a_dataset_without_files_has_no_bytes(tmp_path: Path) -> None:
-    nothing = ds.dataset(tmp_path, format="parquet", schema=pa.schema({"k": pa.int64()}))
-    reader = SimpleNamespace(
-        _dataset_info={"ds": nothing}, checksum=str(tmp_path), _meta=pd.DataFrame({"k": [0]})
-    )
-    assert files._bytes_of_a_file(reader) == 0

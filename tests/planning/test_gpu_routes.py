@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -16,11 +15,8 @@ from distributed import Client, Future
 
 import dask_gpuagg
 from dask_gpuagg import cluster
-from dask_gpuagg.engines import DEVICE
 from dask_gpuagg.planning import estimates, lower, route
-from dask_gpuagg.planning import nodes as planned_nodes
 from dask_gpuagg.planning.bucketing import gpus
-from dask_gpuagg.planning.nodes import GroupByTree
 from dask_gpuagg.planning.query import GroupByQuery, Route, Routing
 from dask_gpuagg.tasks.tasks import ROWS_OF_A_SAMPLE
 from tests.merging import pieces_of
@@ -32,12 +28,10 @@ OUTPUTS = 2
 DIVIDED = 1 + OUTPUTS
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def client(request: pytest.FixtureRequest) -> Iterator[Client]:
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
     with (
-        Client(
-            n_workers=request.param, threads_per_worker=1, processes=False, dashboard_address=None
-        ) as made,
+        Client(n_workers=4, threads_per_worker=1, processes=False, dashboard_address=None) as made,
         dask.config.set({"gpuagg.fallback": "raise"}),
         dask_gpuagg.enabled(),
     ):
@@ -109,9 +103,8 @@ def test_many_groups_are_exchanged_into_a_piece_for_each_gpu(
     assert decision.pieces == workers
     assert decision.groups is not None
     assert 80_000 < decision.groups < 125_000
-    gathers = OUTPUTS if workers > OUTPUTS else 0
-    tasks = workers + workers * workers + workers + gathers
-    assert tasks_and_hops(query) == (tasks, 4 if gathers else 3)
+    tasks = workers + workers * workers + workers + OUTPUTS
+    assert tasks_and_hops(query) == (tasks, 4)
     right(query, pdf)
 
 
@@ -208,23 +201,3 @@ def test_workers_without_a_gpu_count_for_nothing(
 
 def _sorted_workers(client: Client) -> list[Any]:
     return [w for _, w in sorted(client.scheduler_info(n_workers=-1)["workers"].items())]
-
-
-def test_the_tasks_of_a_tree_take_the_shape_of_the_result_along(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Metadata of cuDF would be copied from the device and back on the way to each."""
-
-    class Engine:
-        @staticmethod
-        def shape_of(meta: Any) -> str:
-            return f"the shape of {meta.name}"
-
-    monkeypatch.setattr(planned_nodes, "engine_name", lambda _: DEVICE)
-    monkeypatch.setattr(planned_nodes, "engine_of", lambda _: Engine)
-    query = on_all(client, frame(50)).groupby("k").v.sum()
-    (tree,) = query.optimize(fuse=False).expr.find_operations(GroupByTree)
-    received = pickle.loads(pickle.dumps(tree))
-    assert received._name == tree._name
-    assert received._layer()[(tree._name, 0)].args[-1] == "the shape of v"
-    pd.testing.assert_series_equal(received._meta, query._meta)

@@ -56,11 +56,6 @@ def held(pdf: pd.DataFrame | None = None) -> Any:
     return dd.from_pandas(pdf, npartitions=PARTITIONS, sort=False).persist()
 
 
-def usual(frame: Any) -> dict[str, str]:
-    """What stock Dask wants to be told for a median."""
-    return {} if isinstance(frame, pd.DataFrame) else {"shuffle_method": "tasks"}
-
-
 def by_narrowing(query: Any) -> bool:
     return len(list(nodes(query, GroupByNarrowed))) == 1
 
@@ -77,7 +72,6 @@ QUERIES: dict[str, Callable[..., Any]] = {
         {"v": ["median", "nunique"], "i": "nunique"}
     ),
     "two keys": lambda d, **by: d.groupby(["s", "k"], **by).agg({"v": "median", "i": "median"}),
-    "by Dask's usage": lambda d, **by: d.groupby("k", **by).agg({"v": "median"}, **usual(d)),
     "null keys": lambda d, **by: d.groupby("f", **by).agg({"v": "median", "n": "median"}),
     "categories": lambda d, **by: d.groupby("c", **by).agg({"v": "median"}),
     "booleans": lambda d, **by: d.groupby("b", **by).agg({"v": "median", "i": "quantile"}),

@@ -255,14 +255,6 @@ class TestArithmetic:
 
         return dd.from_map(part, range(40))
 
-    @pytest.mark.parametrize("nbytes", [24_000, 10**8])
-    def test_of_one_frame(self, nbytes):
-        with pieces_of(nbytes):
-            d = self.ddf()
-            got = (d.groupby("k").sum() + d.groupby("k").count()).compute()
-        d = d.compute()
-        same(got, d.groupby("k").sum() + d.groupby("k").count())
-
     @pytest.mark.parametrize("nbytes", [16_000, 64_000, 10**8])
     def test_of_frames_with_different_numbers_of_groups(self, nbytes):
         def share(d):
@@ -293,16 +285,6 @@ class TestArithmetic:
             got = dask.compute(*lazy)
         for one, expected in zip(got, share(self.ddf().compute()), strict=True):
             same(one, expected)
-
-    @pytest.mark.parametrize("given", [{}, {"split_out": 3}], ids=["chosen", "given"])
-    def test_columns_beside_each_other(self, given):
-        def parts(d, **given):
-            return [d.groupby("k").v.sum(**given), d.groupby("k").v.agg(["min", "max", "mean"])]
-
-        with pieces_of(16_000):
-            got = dd.concat(parts(self.ddf(), **given), axis=1, ignore_unknown_divisions=True)
-            got = got.compute()
-        same(got, pd.concat(parts(self.ddf().compute()), axis=1))
 
 
 def test_promised_metadata_arrives(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 import dask_gpuagg
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.planning import route as module
-from dask_gpuagg.planning.bucketing import size_of
 from dask_gpuagg.planning.estimates import FEW_PARTITIONS, GroupEstimate
 from dask_gpuagg.planning.query import GroupByQuery, Route
 from dask_gpuagg.planning.route import (
     BYTES_ON_HOST,
-    MERGED_ON_HOST,
     MOVED_DIRECTLY,
     MOVED_TO_ONE_GPU,
     PIECES_ON_HOST,
@@ -104,26 +102,11 @@ def on_gpus(monkeypatch: pytest.MonkeyPatch, number: int, memory: int = H200) ->
 
 
 @pytest.mark.parametrize(
-    ("dtype", "nbytes"),
-    [("int64", 8), ("float32", 4), ("bool", 1), ("Int16", 3), ("string", 16), (object, 16)],
-)
-def test_bytes_of_a_value(dtype: str, nbytes: int) -> None:
-    assert size_of(pd.Series([], dtype=dtype).dtype) == nbytes
-
-
-@pytest.mark.parametrize(
     ("spec", "nbytes"),
     [("sum", 8 + 8), ({"v": ["sum", "count", "min", "max"], "w": ["mean"]}, 8 + 5 * 8)],
 )
 def test_a_group_has_the_bytes_of_its_keys_and_outputs(spec: object, nbytes: int) -> None:
     assert merge_size(query(spec)).row_bytes == nbytes
-
-
-def test_a_result_that_one_task_merges_quickly_is_one_piece() -> None:
-    size = merge_size(query())
-    assert size.groups == MERGED_ON_HOST // 16
-    assert size.pieces_of(size.groups) == 1
-    assert size.pieces_of(size.groups + 1) == PIECES_ON_HOST[0]
 
 
 def test_a_larger_result_of_the_host_is_divided_for_speed_and_then_by_the_bound() -> None:
@@ -157,11 +140,6 @@ def test_several_gpus_send_one_what_is_little(
     assert directly.pieces_of(more) == 1
     assert directly.pieces_of(more + 1) == workers
     assert size.pieces_of(10_000 * MILLION) == 35
-
-
-def test_memory_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    on_gpus(monkeypatch, 1, 0)
-    assert merge_size(query()).piece_bytes == BYTES_ON_HOST
 
 
 @given(
