@@ -106,11 +106,6 @@ class _Blocks:
         return self.words[column].take(pa.array(codes)).to_pandas()
 
 
-def generate(parameters: Parameters) -> pd.DataFrame:
-    """Return the whole data set: string keys, integer keys and values, ``v3``, ``skew``."""
-    return next(partitions(parameters, 1))
-
-
 def partitions(parameters: Parameters, count: int) -> Iterator[pd.DataFrame]:
     """Yield the data set in ``count`` consecutive parts whose lengths differ by at most one.
 

@@ -109,13 +109,9 @@ def peak_bytes(call: Callable[[], Any]) -> int:
 
 def decision_fields(decision: Any) -> dict[str, Any]:
     """A decision as JSON, without the hot keys: up to 384, in it and in its estimate."""
-
-    def without_hot(value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        return {name: without_hot(part) for name, part in value.items() if name != "hot"}
-
-    fields: dict[str, Any] = without_hot(asdict(decision))
+    fields: dict[str, Any] = asdict(decision)
+    for record in (fields, fields["estimate"] or {}):
+        record.pop("hot", None)
     return fields
 
 

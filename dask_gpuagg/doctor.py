@@ -17,7 +17,7 @@ from dask_gpuagg.cluster import HERE, Gathered, check_cluster, gather
 from dask_gpuagg.cuda.choice import costs
 from dask_gpuagg.cuda.runtime import compiler, disk_cache, driver
 from dask_gpuagg.cuda.runtime.compiler import CompileError
-from dask_gpuagg.frontend.activation import NEWEST_DASK, OLDEST_DASK, numbers, trying
+from dask_gpuagg.frontend.activation import NEWEST_DASK, OLDEST_DASK, as_if_enabled, numbers
 from dask_gpuagg.reporting.text import size_text
 from dask_gpuagg.settings import BadSetting, settings
 
@@ -141,9 +141,8 @@ def _dask() -> Iterable[Check]:
     version, text = dask.__version__, f"tested from {OLDEST_DASK} to {NEWEST_DASK}"
     problem = ""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            trying()
+        with warnings.catch_warnings(action="ignore"), as_if_enabled():
+            pass  # entered only if the installed Dask passes the checks of enable()
         if numbers(version) > numbers(NEWEST_DASK):
             text = "newer than those tested; test queries are answered right"
     except BadSetting:  # a finding about the settings

@@ -84,12 +84,6 @@ def as_if_enabled(sink: Sink = lambda event: None) -> Iterator[None]:
         yield
 
 
-def trying() -> None:
-    """Check the installed Dask and raise as ``enable()`` does, and change nothing."""
-    with _installed():
-        pass
-
-
 @contextlib.contextmanager
 def _installed() -> Iterator[None]:
     _acquire()

@@ -111,13 +111,7 @@ def aggregate(
     """``aggregate`` of group-bys: Dask's, or our node with Dask's as a fallback."""
     self = on_own_labels(self)
     flags = {"split_every": split_every, "split_out": split_out, "shuffle_method": shuffle_method}
-    stock: Any = None
-    refused: Exception | None = None
-    try:
-        stock = original(self, arg, **flags, **kwargs)
-    except Exception as error:
-        # any type: Dask's metadata code was not written for such specifications
-        refused = error
+    stock, refused = _by_dask(original, self, arg, **flags, **kwargs)
 
     def ours() -> Any:
         spec = read_specification(self, arg, kwargs)
@@ -126,6 +120,14 @@ def aggregate(
         return extended(self, spec, flags, stock)
 
     return _collection_of(ours, stock, refused)
+
+
+def _by_dask(call: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Exception | None]:
+    """Dask's collection of a call, or its error; metadata code raises any type."""
+    try:
+        return call(*args, **kwargs), None
+    except Exception as error:
+        return None, error
 
 
 def _collection_of(ours: Callable[[], Any], stock: Any, refused: Exception | None) -> Any:
@@ -168,13 +170,9 @@ def aggregate_cudf(original: Callable[..., Any], self: Any, arg: Any = None, **k
     flags = {"split_every": 8, "split_out": None, "shuffle_method": None}
     flags |= {name: kwargs[name] for name in flags if name in kwargs}
     functions = {k: v for k, v in kwargs.items() if k not in (*flags, "fused")}
-    stock: Any = None
-    refused: Exception | None = None
+    stock, refused = None, None
     if arg is not None and self.observed:
-        try:
-            stock = original(self, arg, **kwargs)
-        except Exception as error:  # it may still be ours
-            refused = error
+        stock, refused = _by_dask(original, self, arg, **kwargs)
 
     def ours() -> Any:
         node = extended(self, read_specification(self, _as_list(arg), functions), flags, stock)
@@ -212,14 +210,9 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
     matrix = name in ("cov", "corr") and isinstance(self, G.SeriesGroupBy)
     if matrix or not (device or name in _HOST_METHODS):
         return original(self, *args, **kwargs)
-    stock: Any = None
-    refused: Exception | None = None
+    stock, refused = None, None
     if self.observed or not device:
-        try:
-            stock = original(self, *args, **kwargs)
-        except Exception as error:
-            # any type: the metadata code of Dask and of the library raises several
-            refused = error
+        stock, refused = _by_dask(original, self, *args, **kwargs)
 
     def ours() -> Any:
         bound = inspect.signature(original).bind(self, *args, **kwargs)

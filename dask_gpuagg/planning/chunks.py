@@ -80,7 +80,7 @@ class Chunks:
 
     def __getstate__(self) -> dict[str, Any]:
         # the scheduler gets tasks: expressions would take metadata along, which may be on the GPU
-        names = ("buckets", "workers", "readers", "_token", "_parts", "_futures")
+        names = ("buckets", "workers", "readers", "_token", "parts", "_futures")
         return {name: getattr(self, name) for name in names}
 
     def __len__(self) -> int:
@@ -115,7 +115,7 @@ class Chunks:
         the collection that holds them here.
         """
         layer: dict[Any, Any] = {}
-        for i, (parts, outer) in enumerate(self._parts):
+        for i, (parts, outer) in enumerate(self.parts):
             layer |= {key: self._futures[key] for key in outer if key in self._futures}
             # without inputs from other tasks it is marked as a data producer
             more = {"readers": self.readers, "_data_producer": not outer, **options}
@@ -123,16 +123,13 @@ class Chunks:
             layer[name, i] = Task((name, i), gpuagg_on_chunk, run, parts, outer, *refs, **more)
         return layer
 
-    def parts(self, bucket: int) -> Parts:
-        """The tasks of each partition, dependencies first, and the keys that other tasks provide.
-
-        With its tasks a partition has, for the frame and each key, its key in their results, or
-        what the user gave.
-        """
-        return self._parts[bucket]
-
     @cached_property
-    def _parts(self) -> tuple[Parts, ...]:
+    def parts(self) -> tuple[Parts, ...]:
+        """For each bucket the tasks of its partitions, and the keys that other tasks provide.
+
+        With its tasks, dependencies first, a partition has for the frame and each key its key in
+        their results, or what the user gave.
+        """
         inside, outside = self.region
         nodes = {node._name: node for node in inside}
         # the tasks of a persisted collection only rename the data, so they are skipped

@@ -165,7 +165,7 @@ def test_a_chunk_travels_without_metadata(client: Client) -> None:
     (node,) = nodes(ddf[ddf.v > 0].groupby("k").v.sum(), GroupByChunkDirect)
     again = pickle.loads(pickle.dumps(node.chunks))
     assert not hasattr(again, "frame")
-    assert (len(again), str(again), again.parts(0)) == (1, str(node.chunks), node.chunks.parts(0))
+    assert (len(again), str(again), again.parts[0]) == (1, str(node.chunks), node.chunks.parts[0])
     assert tokenize(again) == tokenize(node.chunks)
 
 

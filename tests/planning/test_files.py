@@ -235,7 +235,7 @@ def as_read(collection: Any) -> Any:
 
 
 def read_by_chunks(chunks: Chunks) -> list[pd.DataFrame]:
-    parts = [part for i in range(len(chunks)) for part in chunks.parts(i)[0]]
+    parts = [part for parts, _ in chunks.parts for part in parts]
     return [frame_of(part, {})[0] for part in parts]
 
 
@@ -282,7 +282,7 @@ def test_what_is_computed_of_a_read_is_computed_of_its_files(
     assert chunks.frame.npartitions == chunks.by[1].npartitions == FILES > expr.npartitions
     whole = ddf.compute()
     whole = whole[whole.v > 0].assign(w=lambda f: f.v * 2)
-    found = [frame_of(part, {}) for i in range(len(chunks)) for part in chunks.parts(i)[0]]
+    found = [frame_of(part, {}) for parts, _ in chunks.parts for part in parts]
     pd.testing.assert_frame_equal(pd.concat([got for got, _ in found]), whole)
     pd.testing.assert_series_equal(pd.concat([by[1] for _, by in found]), whole.k % 3)
 
