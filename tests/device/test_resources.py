@@ -60,7 +60,6 @@ def current(resource: Any) -> Iterator[None]:
 
 def graph_of(name: str, npartitions: int = 2) -> tuple[Any, Any]:
     """A query on cuDF partitions that are there: its graph and its keys."""
-
     ddf = on_device(rows_of(), npartitions)
     query = lists(name)(ddf.persist()).optimize(fuse=False)
     return dict(query.__dask_graph__()), query.__dask_keys__()
@@ -126,6 +125,7 @@ def all_right(ddf: Any, rows: pd.DataFrame, get: Callable[[Any], Any]) -> None:
 
 def with_cudfs_spilling() -> None:
     """In a process of its own: partitions of more bytes than cuDF leaves on the device."""
+    import cudf  # noqa: F401  (spill_manager() looks whether it is loaded)
 
     from dask_gpuagg.engines.device.memory import spill_manager
     from dask_gpuagg.worker.plugin import spilled_by_cudf
