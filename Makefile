@@ -54,7 +54,7 @@ quickstart: $(VENV)/.stamp-examples
 
 # The times as measured on two cores without a GPU; tests/conftest.py says what test-fast leaves out.
 test: lint
-	@echo "About 22 minutes on two cores: 18 for our tests, 4 for Dask's own with the plugin on."
+	@echo "About 22 minutes on two cores: 16 for our tests, 6 for Dask's own with the plugin on."
 	@echo "make test-fast takes under 3."
 	$(BIN)/$(PYTEST)
 	$(BIN)/python -m tests.upstream -n $(JOBS) $(UPSTREAM)
