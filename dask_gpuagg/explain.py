@@ -191,10 +191,11 @@ def explain(query: Any) -> Explanation:
         left = {name: reason for name, node in walked.items() if (reason := left_to_dask(node))}
         nodes = {n: node for n, node in walked.items() if n in left or is_aggregation(node)}
         refused = {
-            name: [Unsupported(problem)] if problem else logical.refusals(node)
+            name: [left[name]] if name in left else logical.refusals(node)
             for name, node in nodes.items()
-            if name not in left
         }
+        if problem:
+            refused |= {name: [Unsupported(problem)] for name in nodes if name not in left}
         # without a plan and a refusal Dask has merged a group-by into another node
         why = "Dask lowers it as a part of another expression"
         if not all(refused.values()):
@@ -205,8 +206,6 @@ def explain(query: Any) -> Explanation:
                 why = f"the query cannot be lowered: {error!r}"
         groupbys = [
             _explained(events.get(name, Refused(node, why)), refused[name])
-            if name in refused
-            else _explained(Refused(node, ""), [left[name]])
             for name, node in nodes.items()
         ]
     return Explanation(tuple(groupbys), _off())

@@ -242,12 +242,8 @@ def natural_dtype(output: Output, dtype: Any, promised: Any) -> Any:
     try:
         method = getattr(row.groupby([0]), REGISTRY[output.aggregation].exact or output.aggregation)
         return method(**dict(output.parameters)).dtype
-    except (
-        TypeError,
-        NotImplementedError,
-        ArithmeticError,
-    ):  # pandas has no such aggregation of the dtype
-        return None
+    except (TypeError, NotImplementedError, ArithmeticError):
+        return None  # pandas has no such aggregation of the dtype
 
 
 def list_dtype(dtype: Any) -> Any:

@@ -36,6 +36,7 @@ from dask_gpuagg.engines.host.grouping import Codes, Groups, first_rows, group, 
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
 from dask_gpuagg.engines.host.sketches import SKETCHES
 from dask_gpuagg.engines.host.stacking import (
+    MANY_COLUMNS,
     Columns,
     alike,
     bytes_of,
@@ -63,8 +64,6 @@ T = TypeVar("T")
 # from this many columns on, those of one dtype are joined in memory
 _JOINED_COLUMNS = 5
 _JOINED_VALUES = 1 << 20
-# from this many on, they are joined before pandas has them
-_MANY_COLUMNS = 32
 # classes of keys and fields that no merge changes
 _PLAIN = frozenset((*NUMERIC, *TEMPORAL, "category", "string"))
 # to find the distinct pairs of a partition pays where so many of its rows repeat one
@@ -405,25 +404,9 @@ def _table(keys: Sequence[Any], fields: Fields) -> pd.DataFrame:
     rows = len(next(iter(columns.values())))
     # columns of one dtype next to each other are stacked, and sent, by one call
     joined = len(columns) >= _JOINED_COLUMNS and rows * len(columns) <= _JOINED_VALUES
-    if not joined or len(columns) < _MANY_COLUMNS:
+    if not joined or len(columns) < MANY_COLUMNS:
         return pd.DataFrame(columns, copy=joined)
-    # pandas' work for each column would be all of the time
-    blocks: dict[Any, list[str]] = {}
-    for name, values in columns.items():
-        plain = isinstance(values, np.ndarray)
-        blocks.setdefault(values.dtype if plain else name, []).append(name)
-    frames = [
-        pd.DataFrame(np.array([columns[name] for name in names]).T, columns=_names(names))
-        if isinstance(dtype, np.dtype)
-        else pd.DataFrame({name: columns[name] for name in names}, copy=False)
-        for dtype, names in blocks.items()
-    ]
-    return pd.concat(frames, axis=1)
-
-
-def _names(names: Sequence[str]) -> pd.Index:
-    """Names of columns as Python strings, of which pandas looks one up faster than of Arrow's."""
-    return pd.Index(names, dtype=object)
+    return wide.join(columns)  # pandas' work for each column would be all of the time
 
 
 def _key_columns(keys: Iterable[Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from dask_gpuagg.engines.host.dtypes import (
 )
 from dask_gpuagg.engines.host.grouping import group, is_dictionary
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
+from dask_gpuagg.engines.host.stacking import MANY_COLUMNS
 from dask_gpuagg.plan import Output, Plan
 
 # pandas' own text is objects before release 3
@@ -56,9 +57,6 @@ def finish_groups(
     for name, values in fields.items():
         state, field = name.split(".", 1)
         states.setdefault(state, {})[field] = values
-    result: Any = wide.finish(states, plan, meta, index)
-    if result is not None:
-        return result.take(sort_order(keys)) if plan.sort else result
     columns: dict[int, Any] = {}
     taken: set[int] = set()
     for i, (output, promised) in enumerate(zip(plan.outputs, dtypes, strict=True)):
@@ -88,9 +86,12 @@ def finish_groups(
         # Python objects stay objects, also where all are strings or times
         columns[i] = pd.Series(column, index, dtype=object if holds_objects(column) else None)
     if meta.ndim == 1:
-        result = columns[0].rename(meta.name)
+        result: Any = columns[0].rename(meta.name)
     else:
-        result = pd.DataFrame(columns, index=index, copy=False)
+        many = len(columns) >= MANY_COLUMNS
+        result = wide.join(columns, index) if many else pd.DataFrame(columns, index, copy=False)
+        if list(result.columns) != list(columns):
+            result = result[list(columns)]
         # a user may name them: those of the metadata stay as they are
         result.columns = meta.columns.view()
     return result.take(sort_order(keys)) if plan.sort else result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -113,9 +113,12 @@ class Reducer:
             if how == "count":
                 return self.count(columns[0].notna().to_numpy())[np.newaxis]
             return np.asarray(getattr(self.by(columns[0]), how)(**options).to_numpy())[np.newaxis]
-        block = np.array([column.to_numpy() for column in columns])
+        return self.reduce_block(np.array([c.to_numpy() for c in columns]), how, options)
+
+    def reduce_block(self, block: Array, how: str, options: Mapping[str, Any]) -> Array:
+        """Columns of one dtype, shape (columns, rows), reduced by one call of pandas."""
         if how == "count" and not np.isnan(block).any():
-            return np.broadcast_to(self.size, (len(columns), self.n))
+            return np.broadcast_to(self.size, (len(block), self.n))
         grouped = pd.DataFrame(block.T, copy=False).groupby(self.grouper)
         return np.ascontiguousarray(getattr(grouped, how)(**options).to_numpy().T)
 

@@ -24,7 +24,7 @@ _ROWS_OF_A_CALL = 1 << 18
 _ROWS_OF_A_GROUP = 8
 _ROWS_OF_MANY_GROUPS = 1 << 23
 # from here on pandas' work per column is all of the time of a small partition
-_MANY_COLUMNS = 32
+MANY_COLUMNS = 32
 
 
 def keys_of(table: pd.DataFrame) -> list[pd.Series]:
@@ -66,7 +66,7 @@ class Columns(Sequence[pd.Series]):
 
 def columns_of(frame: pd.DataFrame, labels: Sequence[Any]) -> Sequence[pd.Series]:
     """Columns of a frame by their labels."""
-    if len(labels) < _MANY_COLUMNS or not frame.columns.is_unique:
+    if len(labels) < MANY_COLUMNS or not frame.columns.is_unique:
         return [frame[label] for label in labels]
     places = frame.columns.get_indexer_for(labels)
     if (places < 0).any():

@@ -139,10 +139,15 @@ def _cannot_wrap(values: pd.Series) -> bool:
     """Whether no sum of any of these integers can leave 64 bits."""
     if not (isinstance(values.dtype, np.dtype) and values.dtype.kind in "biu"):
         return False
-    if len(values) == 0 or values.dtype.itemsize < 8:
+    return sums_fit(values.to_numpy())
+
+
+def sums_fit(values: npt.NDArray[Any]) -> bool:
+    """Whether no sum of integers of a column, or of a block's columns, can leave 64 bits."""
+    if values.size == 0 or values.dtype.itemsize < 8:
         return True
     largest = max(abs(int(values.min())), abs(int(values.max())))
-    return largest * len(values) <= np.iinfo(np.int64).max
+    return bool(largest * values.shape[-1] <= np.iinfo(np.int64).max)
 
 
 def _xsum(reducer: Reducer, values: pd.Series) -> Fields:

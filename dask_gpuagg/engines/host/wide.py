@@ -15,18 +15,15 @@ import pandas as pd
 
 from dask_gpuagg.engines.host import compiled
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
-from dask_gpuagg.engines.host.stacking import Columns
+from dask_gpuagg.engines.host.stacking import MANY_COLUMNS, Columns
+from dask_gpuagg.engines.host.states import sums_fit
 from dask_gpuagg.plan import Plan
 
-# states, or outputs, from which on blocks are faster
-MANY = 32
 # values of a block, which may be a copy
 _BLOCK = 1 << 23
 # states of one field: its name, and how rows are reduced to it
 _FIELDS = {"count": ("n", "count"), "isum": ("sum", "sum"), "fsum": ("sum", "sum")}
 _FIELDS |= {name: (name, name) for name in ("min", "max")}
-# outputs that are such a field
-_SAME = frozenset(("sum", "count", "min", "max"))
 
 Block = npt.NDArray[Any]
 States = dict[int, Fields]
@@ -73,42 +70,27 @@ def merge(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> States:
     return states
 
 
-def finish(states: Mapping[str, Fields], plan: Plan, meta: Any, index: pd.Index) -> Any:
-    """Return the outputs as a frame; ``None`` where one of them has rules of its own."""
-    if meta.ndim == 1 or len(plan.outputs) < MANY or plan.deviating:
-        return None
-    blocks: dict[Any, tuple[list[int], list[Block]]] = {}
-    for i, (output, dtype) in enumerate(zip(plan.outputs, meta.dtypes, strict=True)):
-        fields = {k: v for s in output.states for k, v in states[f"s{s}"].items()}
-        if output.custom or not isinstance(dtype, np.dtype):
-            return None
-        if output.aggregation == "mean" and fields.keys() == {"sum", "n"}:
-            sums, n = fields["sum"], fields["n"]
-            with np.errstate(invalid="ignore", divide="ignore"):
-                values = sums / np.where(n == 0, np.nan, n)
-        elif output.aggregation in _SAME and len(fields) == 1:
-            (values,) = fields.values()
-        else:
-            return None
-        if not isinstance(values, np.ndarray) or values.dtype != dtype or dtype.kind not in "iuf":
-            return None
-        places, arrays = blocks.setdefault(dtype, ([], []))
-        places.append(i)
-        arrays.append(values)
-    frames = [pd.DataFrame(np.array(arrays).T, index, places) for places, arrays in blocks.values()]
-    result = frames[0]
-    if len(frames) > 1:
-        result = pd.concat(frames, axis=1)[range(len(plan.outputs))]
-    # a user may name them: those of the metadata stay as they are
-    result.columns = meta.columns.view()
-    return result
+def join(columns: Mapping[Any, Any], index: pd.Index | None = None) -> pd.DataFrame:
+    """Join columns to a frame, those of one plain dtype next to each other in one block."""
+    blocks: dict[Any, list[Any]] = {}
+    for name, values in columns.items():
+        plain = isinstance(values, np.ndarray)
+        blocks.setdefault(values.dtype if plain else name, []).append(name)
+    frames = [
+        # pandas looks a Python string up faster than one of Arrow's
+        pd.DataFrame(np.array([columns[n] for n in names]).T, index, pd.Index(names, dtype=object))
+        if isinstance(dtype, np.dtype)
+        else pd.DataFrame({name: columns[name] for name in names}, index, copy=False)
+        for dtype, names in blocks.items()
+    ]
+    return pd.concat(frames, axis=1) if len(frames) > 1 else frames[0]
 
 
 def _alike(
     plan: Plan, dtype_of: Callable[[int, Any], Any]
 ) -> list[tuple[str, np.dtype[Any], list[int]]]:
     """The states that are many of one name and plain dtype: name, dtype and positions."""
-    if len(plan.states) < MANY:
+    if len(plan.states) < MANY_COLUMNS:
         return []
     alike: dict[tuple[str, Any], list[int]] = {}
     for i, use in enumerate(plan.states):
@@ -117,7 +99,7 @@ def _alike(
     return [
         (state, dtype, positions)
         for (state, dtype), positions in alike.items()
-        if len(positions) >= MANY and compiled.can_read(dtype)
+        if len(positions) >= MANY_COLUMNS and compiled.can_read(dtype)
     ]
 
 
@@ -139,24 +121,12 @@ def _blocks(columns: Any, places: Sequence[int]) -> Iterator[Block]:
 
 def _may_wrap(columns: Any, places: Sequence[int]) -> bool:
     """Whether a sum of integers can leave 64 bits, where its rounding is not that of float64."""
-    for block in _blocks(columns, places):
-        if block.size and block.itemsize == 8:
-            largest = max(abs(int(block.min())), abs(int(block.max())))
-            if largest * block.shape[1] > np.iinfo(np.int64).max:
-                return True
-    return False
+    return not all(map(sums_fit, _blocks(columns, places)))
 
 
 def _reduce(
     reducer: Reducer, blocks: Iterable[Block], dtype: Any, how: str, options: Mapping[str, Any]
 ) -> Block:
     """Reduce columns as a dtype; shape (columns, groups)."""
-    parts = []
-    for block in blocks:
-        if how == "count" and (dtype.kind != "f" or not np.isnan(block).any()):
-            parts.append(np.broadcast_to(reducer.size, (len(block), reducer.n)))
-            continue
-        values = block.astype(dtype, copy=False)
-        grouped = pd.DataFrame(values.T, copy=False).groupby(reducer.grouper)
-        parts.append(getattr(grouped, how)(**options).to_numpy().T)
-    return np.ascontiguousarray(np.concatenate(parts) if len(parts) > 1 else parts[0])
+    parts = [reducer.reduce_block(b.astype(dtype, copy=False), how, options) for b in blocks]
+    return np.concatenate(parts) if len(parts) > 1 else parts[0]
