@@ -53,7 +53,7 @@ class Explained:
     decision : Routing, optional
         Tree or exchange, the number of outputs, and why.
     reasons : tuple of Reason
-        Why stock Dask runs it.
+        Why stock Dask runs it, or single aggregations beside the plan.
     physical : Physical, optional
         The route that runs, its tasks and bytes.
     runs : tuple of Run
@@ -94,7 +94,8 @@ class Explained:
             "tasks": tasks,
             "bytes": "" if nbytes is None else f"at most about {size_text(nbytes)} of partials",
         }
-        return lines + [(title, text) for title, text in more.items() if text]
+        lines += [(title, text) for title, text in more.items() if text]
+        return lines + [("stock", f"{reason}: joined with the rest") for reason in self.reasons]
 
     def ran(self) -> list[str]:
         """Texts of the runs: steps on the host, the latest calls of kernels on the device."""
@@ -198,7 +199,7 @@ def explain(query: Any) -> Explanation:
             refused |= {name: [Unsupported(problem)] for name in nodes if name not in left}
         # without a plan and a refusal Dask has merged a group-by into another node
         why = "Dask lowers it as a part of another expression"
-        if not all(refused.values()):
+        if not problem and any(name not in left for name in nodes):
             try:
                 tuned.lower_completely()
             except Exception as error:
@@ -240,13 +241,14 @@ def _explained(event: Planned | Refused, refused: Sequence[Unsupported] = ()) ->
     call = logical.describe(event.node)
     if isinstance(event, Refused) and not refused:
         refused = [Unsupported(event.reason)]
-    if refused or isinstance(event, Refused):
+    if isinstance(event, Refused):
         return Explained(call, "stock Dask", None, None, tuple(map(Reason.of, refused)))
     query = event.query
     engine = where_it_runs(query) or "stock Dask"
     physical = described(query, event.decision, event.nodes)
     runs = tuple(last_runs(query.plan))
-    return Explained(call, engine, query.plan, event.decision, (), physical, runs)
+    reasons = tuple(map(Reason.of, refused))
+    return Explained(call, engine, query.plan, event.decision, reasons, physical, runs)
 
 
 def why_not(query: Any, spec: Any = None) -> Lines[Reason]:

@@ -138,7 +138,7 @@ def _collection_of(ours: Callable[[], Any], stock: Any, refused: Exception | Non
     try:
         node = ours()
         if node is not None and stock is None:
-            logical.read(node)
+            logical.read_some(node)
     except Unsupported as refusal:
         if stock is not None:
             return stock  # lowering will say why

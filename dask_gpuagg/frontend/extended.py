@@ -9,12 +9,17 @@ node keeps Dask's expression for it, to be run wherever ours cannot.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dask.dataframe.dask_expr._collection import new_collection
 from dask.dataframe.dask_expr._expr import Blockwise, ColumnsSetter, Expr
-from dask.dataframe.dask_expr._groupby import GroupByApplyConcatApply, GroupByBase, SeriesGroupBy
+from dask.dataframe.dask_expr._groupby import (
+    GroupbyAggregation,
+    GroupByApplyConcatApply,
+    GroupByBase,
+    SeriesGroupBy,
+)
 from dask.dataframe.dask_expr._repartition import Repartition
 
 from dask_gpuagg.frontend.metadata import (
@@ -25,7 +30,7 @@ from dask_gpuagg.frontend.metadata import (
     shaped,
 )
 from dask_gpuagg.frontend.specification import Guard, Specification
-from dask_gpuagg.plan import short
+from dask_gpuagg.plan import Requested, short
 
 # outputs that a printed expression names
 _SHOWN = 4
@@ -159,6 +164,54 @@ class GroupByGuarded(Blockwise):
     @functools.cached_property
     def _name(self) -> str:
         return f"gpuagg_guarded-{self.deterministic_token}"
+
+
+class GroupByJoined(Blockwise):
+    """The planned outputs of a group-by, and those of stock Dask, each in one partition."""
+
+    _parameters = ["frame", "stock", "left", "meta"]
+
+    @staticmethod
+    def operation(outputs: Any, stock: Any, left: Sequence[int], meta: Any) -> Any:
+        """The result; ``left`` are the positions in it of stock Dask's columns."""
+        places = stock.index.get_indexer(outputs.index)
+        if len(stock) != len(outputs) or (places < 0).any():
+            raise RuntimeError(f"{len(outputs)} planned groups, {len(stock)} of stock Dask")
+        stock = stock.take(places).set_axis(outputs.index, axis=0)
+        planned = [i for i in range(meta.shape[1]) if i not in left]
+        columns = {i: outputs.iloc[:, n] for n, i in enumerate(planned)}
+        columns |= {i: stock.iloc[:, n] for n, i in enumerate(left)}
+        result = type(outputs)({i: columns[i] for i in sorted(columns)}, index=outputs.index)
+        result.columns = meta.columns.view()
+        return result
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        return self.operand("meta")
+
+    @functools.cached_property
+    def _name(self) -> str:
+        return f"gpuagg_joined-{self.deterministic_token}"
+
+
+def joined(expr: Any, planned: Expr, left: Mapping[int, Requested]) -> Expr:
+    """The planned outputs of a logical group-by, joined with those that stock Dask runs."""
+    columns = list(dict.fromkeys(request.column for request in left.values()))
+    # in the order of stock Dask's result
+    positions = sorted(left, key=lambda i: columns.index(left[i].column))
+    spec: Any = {c: [r.aggregation for r in left.values() if r.column == c] for c in columns}
+    frame, meta = expr.frame, expr._meta
+    if frame.ndim == 1:
+        spec = spec[frame._meta.name]
+    else:
+        read = {*spec, *expr._by_columns}
+        frame = frame[[column for column in frame.columns if column in read]]
+    if isinstance(expr, ExtendedAggregation):
+        meta = expr.planned_meta
+    flags = [expr.operand(name) for name in _FLAGS[:-1]]
+    stock = GroupbyAggregation(frame, spec, *flags, None, *expr.by)
+    # lowered at once, so that it is not offered to the planner again
+    return GroupByJoined(planned, stock._lower(), positions, meta)
 
 
 def _metadata(groupby: Any, spec: Specification) -> tuple[Any, Any]:

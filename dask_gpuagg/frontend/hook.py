@@ -39,7 +39,7 @@ from dask_gpuagg.engines.host.exchange import hashed_by_dask
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.calls import aggregate, initialize, method
 from dask_gpuagg.frontend.contract import MAPPING, OTHER_INDEX, RELABELLING
-from dask_gpuagg.frontend.extended import ExtendedAggregation
+from dask_gpuagg.frontend.extended import ExtendedAggregation, joined
 from dask_gpuagg.frontend.metadata import cached_meta, is_cudf
 from dask_gpuagg.frontend.methods import ADDED, Added
 from dask_gpuagg.frontend.patches import Hook
@@ -49,7 +49,7 @@ from dask_gpuagg.planning.lower import physical
 from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.route import route
 from dask_gpuagg.reporting.events import Planned, Refused, emit, is_dry_run
-from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, note_fallback
+from dask_gpuagg.reporting.fallbacks import Reason, UnsupportedGroupBy, note_fallback
 from dask_gpuagg.settings import settings
 
 # keys in Dask's cache of one lowering, where no node has such a name: the first node that was
@@ -113,7 +113,8 @@ def _planned(expr: Any, lowered: dict[str, Any]) -> Expr | None:
             raise Unsupported(problem)
         if expr._name in placement.stock_only:
             raise placement.stock_only[expr._name]
-        query = _with_objects(logical.read(expr))
+        query, left = logical.read_some(expr)
+        query = _with_objects(query)
         if query.frame.npartitions == 0:
             raise Unsupported("the input has no partitions")
         decision = route(query, expr)
@@ -121,7 +122,7 @@ def _planned(expr: Any, lowered: dict[str, Any]) -> Expr | None:
             # after the decision: each output is sorted by itself
             query = replace(query, plan=replace(query.plan, sort=True))
         query = _on_lowered(query, lowered)
-        if _is_shared(expr, lowered[_ROOT]):
+        if left or _is_shared(expr, lowered[_ROOT]):
             query = replace(query, shared=True)
         if query.frame.npartitions == 0:
             raise Unsupported("no partitions are left of the input")
@@ -138,6 +139,11 @@ def _planned(expr: Any, lowered: dict[str, Any]) -> Expr | None:
         _fall_back(expr, f"the planner failed: {error!r}", cause=error)
         return None
     emit(Planned(expr, query, decision, planned))
+    if left:
+        for reason in map(Reason.of, logical.refusals(expr)):
+            call = f"{logical.describe(expr)}, {reason.what},"
+            note_fallback(expr._name, call, reason.reason)
+        planned = joined(expr, planned, left)
     return expr.completed(planned) if isinstance(expr, ExtendedAggregation) else planned
 
 

@@ -5,7 +5,7 @@ The other modules of this room wrap Dask's functions; ``planning`` builds physic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._expr import Expr
 from dask.dataframe.dask_expr._rolling import RollingReduction
 
+from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.decomposition import make_matrix_plan, make_plan, reasons
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import dtypes_of, engine_name
@@ -71,8 +72,11 @@ def describe(expr: Any) -> str:
     return f".{left.aggregation}(...)" if left else ".agg(...)"
 
 
-def read(expr: Any) -> GroupByQuery:
-    """Read a logical group-by aggregation, or raise ``Unsupported`` with the first reason."""
+def read(expr: Any, without: Collection[int] = ()) -> GroupByQuery:
+    """Read a logical group-by aggregation, or raise ``Unsupported`` with the first reason.
+
+    Outputs at the positions ``without`` are no part of the query.
+    """
     keys, columns, requested = _parts(expr)
     device, extended = is_cudf(expr.frame._meta), isinstance(expr, ExtendedAggregation)
     flags = {
@@ -82,6 +86,10 @@ def read(expr: Any) -> GroupByQuery:
         "sort": bool(_operand(expr, "sort") or isinstance(expr, G.Median)),
         "deterministic": settings().deterministic,
     }
+    meta = expr.planned_meta if extended else expr._meta
+    if without:
+        planned = [i for i in range(len(requested)) if i not in without]
+        requested, meta = [requested[i] for i in planned], meta.iloc[:, planned]
     name = _SINGLE.get(type(expr)) or (requested[0].aggregation if requested else None)
     if not requested and not extended:
         # stock Dask's answer has no groups
@@ -105,7 +113,7 @@ def read(expr: Any) -> GroupByQuery:
         replace(plan, settings=for_tasks()),
         expr.frame,
         list(expr.by),
-        expr.planned_meta if extended else expr._meta,
+        meta,
         _operand(expr, "split_every"),
         _operand(expr, "shuffle_method"),
     )
@@ -122,6 +130,46 @@ def refusals(expr: Any) -> list[Unsupported]:
             return [refusal]
         return reasons(columns, requested, settings().deterministic) or [first]
     return []
+
+
+def read_some(expr: Any) -> tuple[GroupByQuery, dict[int, Requested]]:
+    """Read the outputs that can be planned, and those that stock Dask runs beside them.
+
+    Raises ``Unsupported`` where it has to run all of them.
+    """
+    try:
+        return read(expr), {}
+    except Unsupported:
+        left = _left_out(expr)
+        if not left:
+            raise
+        return read(expr, left), left
+
+
+def _left_out(expr: Any) -> dict[int, Requested]:
+    """The outputs, by position, that stock Dask runs beside the planned ones.
+
+    There are none where all are planned, and where all are left to stock Dask. Results in several
+    partitions are not joined: stock Dask may have a group in another one.
+    """
+    in_agg = isinstance(expr, G.GroupbyAggregation | ExtendedAggregation)
+    if not in_agg or is_cudf(expr.frame._meta) or expr._meta.ndim == 1 or expr.npartitions > 1:
+        return {}
+    refused = {(refusal.aggregation, refusal.column) for refusal in refusals(expr)}
+    if not refused or (None, None) in refused:
+        return {}
+    requested = _parts(expr)[2]
+    left = {i: r for i, r in enumerate(requested) if (r.aggregation, r.column) in refused}
+    keys = [by for by in expr.by if not isinstance(by, Expr)]
+    can_run = all(
+        request.custom is None
+        and not request.parameters
+        and request.column not in keys
+        and request.aggregation in REGISTRY
+        and REGISTRY[request.aggregation].stock_agg
+        for request in left.values()
+    )
+    return left if can_run and len(left) < len(requested) else {}
 
 
 def _parts(expr: Any) -> tuple[list[Column], list[Column], list[Requested]]:

@@ -47,9 +47,14 @@ class Reason:
         """The reason that a refusal carries."""
         return cls(refusal.aggregation or "*", refusal.column, refusal.reason)
 
-    def __str__(self) -> str:
+    @property
+    def what(self) -> str:
+        """The aggregation and its column."""
         column = "" if self.column is None else f" of {self.column!r}"
-        return f"{self.aggregation}{column}: {self.reason}"
+        return f"{self.aggregation}{column}"
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.reason}"
 
 
 # queries whose names are remembered, and fallbacks that are told apart

@@ -283,3 +283,58 @@ def test_stock_dask_reads_no_more_columns_than_ours(
         lowered = query.optimize(fuse=False).expr
     reads = [n.columns for n in lowered.walk() if type(n).__name__.startswith("ReadParquet")]
     assert [sorted(columns) for columns in reads] == [["k", "x"]]
+
+
+COMPLEX = pd.DataFrame(
+    {
+        "k": np.arange(60) % 7,
+        "j": pd.Series(np.arange(60) % 3).where(np.arange(60) % 5 > 0),
+        "c": pd.Categorical(np.array(list("abc"))[np.arange(60) % 3], categories=list("abcd")),
+        "x": np.arange(60) * 0.5,
+        "z": np.arange(60) * (1 + 2j),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("by", "spec", "flags"),
+    [
+        ("k", {"z": ["sum", "count"], "x": ["sum", "var"]}, {}),
+        ("k", {"x": ["nunique", "median"], "z": "sum"}, {}),
+        (["k", "j"], {"x": "sum", "z": "sum"}, {"dropna": False}),
+        ("c", {"z": "sum", "x": "mean"}, {"observed": False}),
+        ("k", {"x": partial(pd.Series.sum, min_count=9), "z": "sum"}, {"sort": True}),
+    ],
+    ids=["several", "refused by Dask", "null keys", "categories", "guarded"],
+)
+def test_stock_dask_runs_what_is_refused_beside_the_rest(by, spec, flags) -> None:
+    dask_gpuagg.enable()
+    with dask.config.set({"gpuagg.fallback": "silent", "scheduler": "sync"}):
+        query = dd.from_pandas(COMPLEX, npartitions=4).groupby(by, **flags).agg(spec)
+        (explained,) = dask_gpuagg.explain(query).groupbys
+        got = query.compute().sort_index()
+    expected = COMPLEX.groupby(by, **flags).agg(spec)
+    assert explained.engine == "host"
+    assert {reason.column for reason in explained.reasons} == {"z"}
+    pd.testing.assert_index_equal(got.index, expected.index)
+    assert list(got.columns) == list(expected.columns)
+    for i in range(got.shape[1]):
+        np.testing.assert_allclose(got.iloc[:, i], expected.iloc[:, i])
+
+
+def test_what_is_refused_beside_the_rest_is_named() -> None:
+    dask_gpuagg.enable()
+    query = dd.from_pandas(COMPLEX, npartitions=4).groupby("k").agg({"x": "sum", "z": "sum"})
+    reason = "sum of dtype complex128 is not supported"
+    assert [str(r) for r in dask_gpuagg.why_not(query)] == [f"sum of 'z': {reason}"]
+    refused = pytest.raises(dask_gpuagg.UnsupportedGroupBy, match=f"sum of 'z', runs .*{reason}")
+    with dask.config.set({"gpuagg.fallback": "raise"}), refused:
+        query.compute()
+
+
+def test_results_of_several_outputs_are_not_joined() -> None:
+    dask_gpuagg.enable()
+    frame = dd.from_pandas(COMPLEX, npartitions=4)
+    query = frame.groupby("k").agg({"x": "sum", "z": "sum"}, split_out=2)
+    (explained,) = dask_gpuagg.explain(query).groupbys
+    assert explained.engine == "stock Dask"
