@@ -99,10 +99,12 @@ def _nearly_unique(x: dd.DataFrame, **tuning: Any) -> Any:
 
 
 @functools.cache
-def _wide_frame(client: str | None, columns: int, rows: int) -> dd.DataFrame:
+def _wide_frame(
+    client: str | None, columns: int, rows: int, partitions: int = WIDE_PARTITIONS
+) -> dd.DataFrame:
     """Rows of many columns in small partitions, in the memory of this process or of a cluster."""
-    parts = range(WIDE_PARTITIONS)
-    drawn: dd.DataFrame = dd.from_map(functools.partial(_draw_wide, columns, rows), parts).persist()
+    draw = functools.partial(_draw_wide, columns, rows // partitions)
+    drawn: dd.DataFrame = dd.from_map(draw, range(partitions)).persist()
     return drawn
 
 
@@ -115,7 +117,6 @@ def _client() -> str | None:
 
 def _draw_wide(columns: int, rows: int, partition: int) -> pd.DataFrame:
     rng = np.random.default_rng(partition)
-    rows //= WIDE_PARTITIONS
     keys = {"k": rng.integers(0, WIDE_GROUPS, rows)}
     return pd.DataFrame(keys | {f"c{i}": rng.random(rows) for i in range(columns)})
 
@@ -171,6 +172,18 @@ _TABLE = (
         "mean of 400 columns",
         lambda x: _wide_frame(_client(), 400, 32_000).groupby("k").mean(),
         note=f"32,000 rows of their own in {WIDE_PARTITIONS} partitions",
+    ),
+    Query(
+        "parts_sum",
+        "sum, 600 partitions",
+        lambda x: _wide_frame(_client(), 1, 600_000, 600).groupby("k").c0.sum(),
+        note="600,000 rows of their own",
+    ),
+    Query(
+        "parts_median",
+        "median, 600 partitions",
+        lambda x: _wide_frame(_client(), 1, 600_000, 600).groupby("k").agg({"c0": "median"}),
+        note="600,000 rows of their own",
     ),
 )
 

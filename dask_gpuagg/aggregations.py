@@ -145,7 +145,7 @@ _spread = partial(
     result="float",
     null_rule="nulls are skipped; ddof or fewer values give null",
     parameters=("ddof",),
-    rounds=(*NUMERIC, "decimal"),
+    rounds=(*NUMERIC, "decimal", "timedelta"),
 )
 _truth = partial(Aggregation, kind=Kind.MERGEABLE, result="bool", stock_agg=False)
 _label = partial(
@@ -240,10 +240,16 @@ _RECORDS = (
     _spread(
         "var", power=0, summary="variance from centred second moments (Chan, Golub, LeVeque 1979)"
     ),
-    _spread("std", power=1, summary="standard deviation, from the same states as var"),
+    _spread(
+        "std",
+        power=1,
+        states=_each("moments", *NUMERIC, "decimal", "timedelta"),
+        summary="standard deviation, from the same states as var",
+    ),
     _spread(
         "sem",
         power=2,
+        states=_each("moments", *NUMERIC, "decimal", "timedelta"),
         summary="standard error of the mean, from the same states as var",
         stock_agg=False,
     ),

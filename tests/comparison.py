@@ -113,7 +113,7 @@ def _plain(value: Any) -> Any:
 
 
 def assert_column(got: Any, want: Any, label: Any, rtol: float, atol: Any) -> None:
-    """Assert equal nulls and equal values, floats within the tolerances."""
+    """Assert equal nulls and values: floats within the tolerances, durations within ``atol``."""
     have_null, expected_null = got.isna().to_numpy(), want.isna().to_numpy()
 
     def text() -> str:  # of two columns that are equal it would cost more than to compare them
@@ -128,6 +128,10 @@ def assert_column(got: Any, want: Any, label: Any, rtol: float, atol: Any) -> No
         with np.errstate(invalid="ignore"):
             close = (a == b) | (np.abs(a - b) <= rtol * np.abs(b) + bound)
         assert close.all(), text()
+        return
+    if all(pd.api.types.is_timedelta64_dtype(values.dtype) for values in (got, want)):
+        ticks = (got[valid] - want[valid]).to_numpy().view("int64")
+        assert (np.abs(ticks) <= np.broadcast_to(atol, valid.shape)[valid]).all(), text()
         return
     assert _values(got[valid]) == _values(want[valid]), text()
 

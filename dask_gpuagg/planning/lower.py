@@ -26,7 +26,12 @@ from dask_gpuagg.planning.chunks import STREAMED_READERS, Chunks, unprojected
 from dask_gpuagg.planning.estimates import dtype_bound, estimate_groups, holds_data, rows_of
 from dask_gpuagg.planning.nodes import Promised
 from dask_gpuagg.planning.query import GroupByQuery, Route, Routing
-from dask_gpuagg.planning.route import BYTES_ON_HOST, PIECES_OF_A_GPU, bytes_of_a_group
+from dask_gpuagg.planning.route import (
+    BYTES_ON_HOST,
+    MERGED_ON_HOST,
+    PIECES_OF_A_GPU,
+    bytes_of_a_group,
+)
 from dask_gpuagg.reporting.text import count_text
 from dask_gpuagg.settings import settings
 from dask_gpuagg.states import STATES
@@ -35,8 +40,8 @@ from dask_gpuagg.tasks.tasks import PARTITION
 # Pieces of an exchange, as many tasks, that cost less than joining partials before; and how many
 # are joined where their size is not known.
 _FEW_PIECES, _JOINED = 4096, 8
-# Tasks that merge distinct pairs where one would do: a few for each core of a laptop.
-_PIECES_OF_PAIRS = 8
+# Tasks that merge rows, or distinct pairs, where one would do: a few for each core of a laptop.
+_PIECES_OF_ROWS = 8
 # Groups of fewer rows have brackets that hold much of them, and few rows are exchanged as quickly
 # between threads. Between processes a quarter of both is enough. In one process with a GPU an
 # exchange of 100 million rows takes as long.
@@ -122,11 +127,14 @@ def _partials(query: GroupByQuery, chunks: Chunks | None, pieces: int | None = N
 def _is_spread(query: GroupByQuery, decision: Routing) -> bool:
     """Whether rows or distinct pairs are exchanged, though few groups may make a tree.
 
-    No task merges all rows. Threads of one process exchange pairs without a copy. To others each
-    pair is sent once either way, and a tree costs less as long as all fit one output.
+    No task merges all rows, but few ones. Threads of one process exchange pairs without a copy. To
+    others each pair is sent once either way, and a tree costs less as long as all fit one output.
     """
-    if query.frame.npartitions == 1 or query.plan.rows:
-        return bool(query.frame.npartitions > 1)
+    if query.frame.npartitions == 1:
+        return False
+    if query.plan.rows:
+        nbytes = None if query.on_device else _bytes_of_rows(query)
+        return nbytes is None or nbytes > MERGED_ON_HOST
     if not query.plan.pairs or query.on_device or query.shuffle_method:
         return False
     return get_default_shuffle_method() != "p2p" or (decision.pair_bytes or 0) > BYTES_ON_HOST
@@ -139,9 +147,11 @@ def _pieces_of_rows(query: GroupByQuery, decision: Routing, chunks: Chunks | Non
     else:
         pieces = len(chunks) * (CHUNKS_OF_A_GPU if query.on_device else 1)
     if query.plan.rows:
-        return pieces
+        nbytes = None if query.on_device else _bytes_of_rows(query)
+        fit_outputs = pieces if nbytes is None else math.ceil(nbytes / BYTES_ON_HOST)
+        return min(pieces, max(_PIECES_OF_ROWS, fit_outputs))
     fit_outputs = math.ceil((decision.pair_bytes or 0) / BYTES_ON_HOST)
-    return min(pieces, max(_PIECES_OF_PAIRS, fit_outputs))
+    return min(pieces, max(_PIECES_OF_ROWS, fit_outputs))
 
 
 def _smaller(query: GroupByQuery, decision: Routing, chunks: Chunks) -> Chunks:
@@ -188,14 +198,16 @@ def _joined(query: GroupByQuery, buckets: int) -> int:
     inputs = int(query.frame.npartitions)
     if query.on_device or inputs * buckets <= _FEW_PIECES:
         return inputs
-    rows = rows_of(query.frame)
-    if rows is None:
-        smallest = math.ceil(inputs / _JOINED)
-    else:
-        columns = (*query.plan.keys, *query.plan.columns)
-        nbytes = rows * sum(size_of(column.dtype) for column in columns)
-        smallest = math.ceil(nbytes / BYTES_ON_HOST)
+    nbytes = _bytes_of_rows(query)
+    smallest = math.ceil(inputs / _JOINED if nbytes is None else nbytes / BYTES_ON_HOST)
     return min(inputs, max(_FEW_PIECES // buckets, smallest, 1))
+
+
+def _bytes_of_rows(query: GroupByQuery) -> int | None:
+    """Bytes of the columns that a query reads, where this process holds the rows."""
+    rows = rows_of(query.frame)
+    columns = (*query.plan.keys, *query.plan.columns)
+    return None if rows is None else rows * sum(size_of(column.dtype) for column in columns)
 
 
 def narrowed(query: GroupByQuery, decision: Routing) -> Expr | None:

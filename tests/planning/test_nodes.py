@@ -21,6 +21,7 @@ from dask.utils import key_split
 import dask_gpuagg
 from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.plan import Column, Requested
+from dask_gpuagg.planning import lower
 from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.nodes import (
     GroupByExchange,
@@ -145,7 +146,8 @@ class TestRoutes:
         assert query.npartitions == query.optimize().npartitions == 1
         same(query.compute(), frame().groupby("k").v.sum(), ordered=True)
 
-    def test_sorted_whole_groups_are_gathered(self, ddf):
+    def test_sorted_whole_groups_are_gathered(self, ddf, monkeypatch):
+        monkeypatch.setattr(lower, "MERGED_ON_HOST", 0)
         query = ddf.groupby("k", sort=True).agg({"v": ["median", "sum"]})
         assert len(nodes(query, GroupByGather)) == 1
         same(query.compute(), frame().groupby("k").agg({"v": ["median", "sum"]}), ordered=True)

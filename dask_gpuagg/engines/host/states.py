@@ -74,10 +74,22 @@ def expect(reducer: Reducer, state: str, fields: dict[str, pd.Series]) -> None:
 
 
 def floats_of(values: pd.Series) -> Floats:
-    """The values in float64, nulls as NaN; of complex ones the real parts, as pandas warns."""
+    """The values in float64, nulls as NaN; of complex ones the real parts, as pandas warns.
+
+    Durations are numbers of ticks.
+    """
+    if dtype_class(values.dtype) == "timedelta":
+        return np.where(values.isna(), np.nan, _ticks(values).astype(np.float64))
     if isinstance(values.dtype, np.dtype) and values.dtype.kind != "O":
         return np.asarray(values.to_numpy(dtype=np.float64))
     return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan))
+
+
+def _ticks(values: pd.Series) -> npt.NDArray[np.int64]:
+    """Times or durations in the ticks of their dtype; nulls are any number."""
+    if isinstance(values.dtype, pd.ArrowDtype):
+        values = pd.Series(values.array.to_numpy())
+    return np.asarray(values.array.view("int64"))
 
 
 def _float_series(values: pd.Series) -> pd.Series:
@@ -198,10 +210,7 @@ def _products(reducer: Reducer, values: pd.Series, skipna: bool = True) -> npt.N
 
 
 def _limbs(reducer: Reducer, values: pd.Series) -> Fields:
-    if isinstance(values.dtype, pd.ArrowDtype):
-        values = pd.Series(values.array.to_numpy())
-    ticks = np.where(values.notna(), np.asarray(values.array.view("int64")), 0)
-    high, low = _halves(reducer, ticks)
+    high, low = _halves(reducer, np.where(values.notna(), _ticks(values), 0))
     return {"hi": high, "lo": low}
 
 
@@ -285,7 +294,7 @@ def _merge_extreme(reducer: Reducer, fields: dict[str, pd.Series], state: str) -
 
 
 def _update_moments(reducer: Reducer, values: pd.Series) -> Fields:
-    if is_complex(values.dtype):
+    if is_complex(values.dtype) or dtype_class(values.dtype) == "timedelta":
         values = pd.Series(floats_of(values))
     floats = values if compiled.can_read(values.dtype) else pd.Series(floats_of(values))
     n = _once(reducer, "count", values)["n"]
