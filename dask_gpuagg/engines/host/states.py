@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 
 from dask_gpuagg import exact_sums
 from dask_gpuagg.dtypes import NUMERIC, dtype_class, is_complex, is_plain
@@ -88,7 +89,8 @@ def floats_of(values: pd.Series) -> Floats:
 def _ticks(values: pd.Series) -> npt.NDArray[np.int64]:
     """Times or durations in the ticks of their dtype; nulls are any number."""
     if isinstance(values.dtype, pd.ArrowDtype):
-        values = pd.Series(values.array.to_numpy())
+        # with a time zone pandas would make objects
+        return np.asarray(pa.array(values.array).cast(pa.int64()).fill_null(0))
     return np.asarray(values.array.view("int64"))
 
 
