@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import Phase, assume, given, note, settings
+from hypothesis import assume, given, note
 from hypothesis import strategies as st
 
 from tests.comparison import assert_same, pandas_answers
@@ -152,10 +152,3 @@ def test_matrices_agree_with_pandas(case: Case, name: str, data: Any):
     for options in ({}, {"split_out": 3}):
         lazy = getattr(case.groupby(case.collection()), name)(**options)
         assert_same(lazy.compute(), want, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.usefixtures("plugin", "cluster")
-@settings(max_examples=8, phases=[Phase.explicit, Phase.reuse, Phase.generate])
-@given(cases(comparable))
-def test_cluster_agrees_with_pandas(case: Case):
-    check(case, {"tree": PLANS["tree"], "p2p": {"split_out": 3, "shuffle_method": "p2p"}})

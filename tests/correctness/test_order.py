@@ -91,10 +91,3 @@ def test_extreme_of_nothing_is_an_error(name: str, npartitions: int):
 @pytest.mark.usefixtures("plugin")
 def test_threads():
     compare(everything, partitioned(DATA, MANY_PARTITIONS), options={"split_out": 3})
-
-
-@pytest.mark.usefixtures("plugin")
-@pytest.mark.parametrize(("method", "split_out"), [(None, None), ("p2p", 3), ("tasks", True)])
-def test_cluster(cluster: Any, split_out: Any, method: str | None):
-    options = {"split_out": split_out, "shuffle_method": method}
-    compare(everything, partitioned(DATA, 12), options=options)

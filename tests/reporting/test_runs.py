@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-
 import dask.dataframe as dd
 import msgpack
 import numpy as np
@@ -70,12 +68,6 @@ def test_calls_are_about_the_keys_of_their_plan() -> None:
     with task(plan_of("var"), "partial"):
         assert subject() == ("k",)
     assert subject() == ()
-
-
-def test_runs_travel_from_workers() -> None:
-    with task(plan_of("max"), "finalize"):
-        note_run(Run(DECISION, 10, 2))
-    assert pickle.loads(pickle.dumps(last_runs())) == last_runs()
 
 
 def test_activity_sums_up_all_queries_in_plain_values() -> None:

@@ -28,7 +28,8 @@ from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupB
 from dask_gpuagg.reporting.runs import rows_done, task
 from dask_gpuagg.tasks import partials as module
 from dask_gpuagg.tasks.reading import ACTIVITY, ROWS_DONE, reading, show_progress
-from tests.planning.test_chunks import QUERIES, frame, nodes, same
+from tests.comparison import same
+from tests.planning.test_chunks import QUERIES, frame, nodes
 
 FILES = 9
 
@@ -52,7 +53,7 @@ def parts(run: Any, number: int) -> list[Any]:
     return [((Task(("t", i), run, i),), ((True, ("t", i)), (False, "k"))) for i in range(number)]
 
 
-@pytest.mark.parametrize(("filesystem", "chunk"), [("fsspec", 4), ("arrow", 2), ("arrow", 100)])
+@pytest.mark.parametrize(("filesystem", "chunk"), [("fsspec", 4), ("arrow", 100)])
 # rows of files have labels that repeat
 @pytest.mark.parametrize("name", [name for name in QUERIES if name != "function as key"])
 def test_answers_are_those_of_a_task_for_each_file(

@@ -36,11 +36,13 @@ def main() -> None:
     parser.add_argument("suites", nargs="*", default=SUITES, help=f"default: {' '.join(SUITES)}")
     parser.add_argument("-n", "--jobs", default="2", help="test processes")
     parser.add_argument("--least-share", type=float, default=LEAST_SHARE)
+    parser.add_argument("--group-by", action="store_true", help="leave out tests without one")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         on, off = Path(folder, "on.json"), Path(folder, "off.json")
-        share = ("--least-share", str(given.least_share))
-        status = pytest_run(given.suites, given.jobs, "--outcome", on, *share)
+        options = ["--least-share", str(given.least_share)]
+        options += ["--group-by"] if given.group_by else []
+        status = pytest_run(given.suites, given.jobs, "--outcome", on, *options)
         if status not in RAN:
             sys.exit(status)
         failed = json.loads(on.read_text())["failed"]
