@@ -144,22 +144,15 @@ class TestValue:
         assert text.endswith("… and 480 more")
 
 
-REFUSED = [
-    (cls, name)
-    for name, record in REGISTRY.items()
-    for cls in DTYPE_CLASSES
-    if cls not in record.accepts
-]
-
-
-@pytest.mark.parametrize(("column", "name"), REFUSED)
-def test_a_dtype_that_is_not_accepted_is_refused_by_name(column, name):
-    with pytest.raises(Unsupported) as caught:
-        plan_of((column, name))
-    refusal = caught.value
-    assert (refusal.aggregation, refusal.column) == (name, column)
-    assert name in refusal.reason
-    assert str(DTYPES[column]) in refusal.reason
+@pytest.mark.parametrize("name", REGISTRY)
+def test_a_dtype_that_is_not_accepted_is_refused_by_name(name):
+    for column in set(DTYPE_CLASSES) - REGISTRY[name].accepts:
+        with pytest.raises(Unsupported) as caught:
+            plan_of((column, name))
+        refusal = caught.value
+        assert (refusal.aggregation, refusal.column) == (name, column)
+        assert name in refusal.reason
+        assert str(DTYPES[column]) in refusal.reason
 
 
 def test_one_reason_per_refused_aggregation():

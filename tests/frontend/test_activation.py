@@ -66,6 +66,11 @@ def plans(query) -> bool:
     return any(type(node).__module__.startswith("dask_gpuagg") for node in nodes)
 
 
+def finalize_fewer(partials, *rest, finalize=tasks.gpuagg_finalize):
+    """Leave out the first partial."""
+    return finalize(partials[1:], *rest)
+
+
 def sums(ddf):
     return ddf.groupby("k").v.sum()
 
@@ -365,7 +370,9 @@ class TestVersions:
             ("dask_gpuagg.frontend.hook.physical", lambda *_: 1 / 0),
             ("dask_gpuagg.tasks.tasks.gpuagg_finalize", lambda *_: 1 / 0),
             ("dask_gpuagg.frontend.hook.logical.is_aggregation", lambda _: False),
+            ("dask_gpuagg.tasks.tasks.gpuagg_finalize", finalize_fewer),
         ],
+        ids=["planning fails", "running fails", "nothing is planned", "the answer is wrong"],
     )
     def test_a_newer_dask_on_which_a_query_fails_is_refused(self, monkeypatch, where, breakage):
         monkeypatch.setattr(dask, "__version__", "2099.1.0")
@@ -375,19 +382,6 @@ class TestVersions:
             dask_gpuagg.enable()
         assert not patched()
         assert not dask_gpuagg.is_enabled()
-
-    def test_a_newer_dask_with_a_wrong_answer_is_refused(self, monkeypatch):
-        monkeypatch.setattr(dask, "__version__", "2099.1.0")
-        monkeypatch.setattr(activation, "_trusted", set())
-        finalize = tasks.gpuagg_finalize
-
-        def wrong(partials, *given):
-            return finalize(partials[1:], *given)
-
-        monkeypatch.setattr(tasks, "gpuagg_finalize", wrong)
-        with pytest.raises(RuntimeError, match="test query fails"):
-            dask_gpuagg.enable()
-        assert not patched()
 
     def test_the_installed_dask_is_supported(self):
         pinned = re.search(r'"dask\[dataframe\]>=([\d.]+)"', (ROOT / "pyproject.toml").read_text())

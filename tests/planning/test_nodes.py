@@ -130,12 +130,6 @@ class TestRoutes:
             (found,) = dask_gpuagg.explain(query).groupbys
             assert dict(found.physical.tasks)["exchange"] == 160 + len(of["gpuagg_barrier"])
 
-    @pytest.mark.parametrize("split_out", [1, 3])
-    def test_sort_gives_one_sorted_output(self, ddf, split_out):
-        query = ddf.groupby("k", sort=True).v.sum(split_out=split_out)
-        assert query.npartitions == query.optimize().npartitions == 1
-        pd.testing.assert_series_equal(query.compute(), frame().groupby("k").v.sum())
-
     def test_sorted_whole_groups_are_gathered(self, ddf):
         query = ddf.groupby("k", sort=True).agg({"v": ["median", "sum"]})
         assert len(nodes(query, GroupByGather)) == 1
@@ -247,36 +241,32 @@ class TestArithmetic:
 
         return dd.from_map(part, range(40))
 
-    @pytest.mark.parametrize("nbytes", [16_000, 64_000, 10**8])
-    def test_of_frames_with_different_numbers_of_groups(self, nbytes):
-        def share(d):
-            return d[d.k < 2000].groupby("k").v.sum() / d.groupby("k").v.sum()
-
-        with pieces_of(nbytes):
-            got = share(self.ddf()).compute()
-        same(got, share(self.ddf().compute()))
-
-    @pytest.mark.parametrize("nbytes", [16_000, 10**8])
-    def test_of_which_one_has_its_number_of_outputs_given(self, nbytes):
-        def share(d, **given):
-            return d.groupby("k").v.sum(**given) / d[d.k < 4000].groupby("k").v.count()
-
-        with pieces_of(nbytes):
-            got = share(self.ddf(), split_out=3).compute()
-        same(got, share(self.ddf().compute()))
+    QUERIES: ClassVar = {
+        "different numbers of groups": lambda d, **options: (
+            d[d.k < 2000].groupby("k").v.sum() / d.groupby("k").v.sum()
+        ),
+        "one number of outputs given": lambda d, **options: (
+            d.groupby("k").v.sum(**options) / d[d.k < 4000].groupby("k").v.count()
+        ),
+        "one repartitioned": lambda d, **options: (
+            repartitioned(d.groupby("k").v.sum(), options) / d.groupby("k").v.sum()
+        ),
+        "another repartitioned": lambda d, **options: (
+            d.groupby("k").v.count() / repartitioned(d.groupby("k").v.sum(), options)
+        ),
+    }
 
     @pytest.mark.parametrize("nbytes", [16_000, 10**8])
-    def test_of_which_one_is_repartitioned(self, nbytes):
-        def share(d, again=lambda result: result):
-            total = d.groupby("k").v.sum()
-            return again(total) / total, d.groupby("k").v.count() / again(total)
-
+    @pytest.mark.parametrize("name", QUERIES)
+    def test_results_are_aligned(self, name, nbytes):
         with pieces_of(nbytes):
-            # as many as Dask makes of 40 partitions
-            lazy = share(self.ddf(), lambda result: result.repartition(npartitions=3))
-            got = dask.compute(*lazy)
-        for one, expected in zip(got, share(self.ddf().compute()), strict=True):
-            same(one, expected)
+            got = self.QUERIES[name](self.ddf(), split_out=3).compute()
+        same(got, self.QUERIES[name](self.ddf().compute()))
+
+
+def repartitioned(result, options):
+    """In as many partitions as Dask makes of 40; pandas' results stay as they are."""
+    return result.repartition(npartitions=3) if options else result
 
 
 def test_promised_metadata_arrives(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from dask._task_spec import Task
-from distributed import Client, get_worker, wait
+from distributed import Client, get_worker
 
 import dask_gpuagg
 from dask_gpuagg.decomposition import make_plan
@@ -184,15 +184,25 @@ def read_much() -> None:
             pass
 
 
-def test_a_cancelled_task_stops_reading() -> None:
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """A cluster of two workers with a thread each, in this process."""
+    with Client(
+        n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None,
+        set_as_default=False,
+    ) as client:  # fmt: skip
+        yield client
+
+
+def test_a_cancelled_task_stops_reading(client: Client) -> None:
     READ.clear()
-    with Client(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as c:
-        future = c.submit(read_much)
-        while len(READ) < 3:
-            time.sleep(0.01)
-        future.cancel()
-        wait(c.submit(int), timeout=30)  # the thread is free again
-        assert len(READ) < 100
+    worker = next(iter(client.scheduler_info(n_workers=-1)["workers"]))
+    future = client.submit(read_much, workers=[worker])
+    while len(READ) < 3:
+        time.sleep(0.01)
+    future.cancel()
+    client.submit(int, workers=[worker]).result(timeout=30)  # the thread is free again
+    assert len(READ) < 100
 
 
 def sums() -> Plan:
@@ -272,20 +282,17 @@ def test_a_partition_lives_no_longer_than_its_call(monkeypatch: pytest.MonkeyPat
     assert sum(float(partial["groups"]["s0.sum"].sum()) for partial in result) == 36.0
 
 
-def test_chunks_of_a_cluster(folder: Path) -> None:
-    with (
-        Client(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None),
-        dask.config.set({"gpuagg.chunk": 3}),
-    ):
+def test_chunks_of_a_cluster(client: Client, folder: Path) -> None:
+    with client.as_current(), dask.config.set({"gpuagg.chunk": 3}):
         query = dd.read_parquet(folder).groupby("k").agg({"v": ["sum", "median"]})
         assert len(nodes(query, GroupByChunks)[0].chunks) == 2
         same(query.compute(), frame().groupby("k").agg({"v": ["sum", "median"]}))
 
 
-def test_readers_are_on_the_tasks_worker() -> None:
+def test_readers_are_on_the_tasks_worker(client: Client) -> None:
     def run() -> set[str]:
         with reading(parts(lambda i: get_worker().address, 6), 2) as frames:
             return {address for address, by in frames}
 
-    with Client(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as c:
-        assert c.submit(run).result() == {c.submit(lambda: get_worker().address).result()}
+    for worker in client.scheduler_info(n_workers=-1)["workers"]:
+        assert client.submit(run, workers=[worker], pure=False).result() == {worker}
