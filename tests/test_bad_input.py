@@ -48,7 +48,7 @@ CASES = {
     "nothing to aggregate": lambda d: d.groupby("k").agg(),
     **{
         f"unknown aggregation in {spec}": lambda d, spec=spec: d.groupby("k").agg(spec)
-        for spec in ("absent", ["sum", "absent"], {"v": "absent"}, {"v": ["absent"]})
+        for spec in ("no_such", ["sum", "no_such"], {"v": "no_such"}, {"v": ["no_such"]})
     },
 }
 
@@ -60,7 +60,7 @@ def test_the_type_of_error_is_stock_dasks_at_construction(ddf, name):
     stock = error_of(lambda: CASES[name](ddf))
     assert type(with_plugin) is type(stock), repr(with_plugin)
     assert ("missing" in str(with_plugin)) is ("missing" in str(stock))
-    assert "aggregation" not in name or "absent" in str(with_plugin)
+    assert "aggregation" not in name or "no_such" in str(with_plugin)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_an_unknown_column_of_an_extended_spec_is_a_key_error_that_names_it(ddf,
 
 
 def test_the_error_of_an_unknown_aggregation_says_why_we_cannot_either(ddf):
-    error = error_of(lambda: ddf.groupby("k").agg({"v": "absent"}))
-    reason = "the aggregation 'absent' is not supported in .agg"
-    assert str(error) == f"unknown aggregate absent: {reason}"
+    error = error_of(lambda: ddf.groupby("k").agg({"v": "no_such"}))
+    reason = "the aggregation 'no_such' is not supported in .agg"
+    assert str(error) == f"unknown aggregate no_such: {reason}"
 
 
 class TestDdof:

@@ -70,12 +70,12 @@ def expected_of(name: str, ddf):
 @pytest.mark.parametrize("split_out", [None, 3])
 def test_the_same_bits_as_in_one_process(client, ddf, split_out):
     """The client's setting counts on its workers."""
-    asked = {"v": ["sum", "mean"], "i": ["mean"]}
+    spec = {"v": ["sum", "mean"], "i": ["mean"]}
     with dask.config.set({"gpuagg.deterministic": True, "gpuagg.fallback": "raise"}):
-        whole = dd.from_pandas(frame(), npartitions=1).groupby("k").agg(asked)
-        made = ddf.groupby("k").agg(asked, split_out=split_out).compute()
-    expected = whole.compute(scheduler="synchronous")
-    pd.testing.assert_frame_equal(made.sort_index(), expected.sort_index(), check_exact=True)
+        one_partition = dd.from_pandas(frame(), npartitions=1).groupby("k").agg(spec)
+        result = ddf.groupby("k").agg(spec, split_out=split_out).compute()
+    expected = one_partition.compute(scheduler="synchronous")
+    pd.testing.assert_frame_equal(result.sort_index(), expected.sort_index(), check_exact=True)
 
 
 @pytest.mark.parametrize("options", [{}, {"split_out": 3, "shuffle_method": "p2p"}], ids=str)
@@ -107,11 +107,8 @@ def test_random_group_bys_agree_with_pandas(client, case):
 def test_an_exchange_goes_through_p2p(client, ddf):
     lowered = ddf.groupby("k").v.sum(split_out=3).optimize(fuse=False).expr
     assert list(lowered.find_operations(P2PShuffle))
-    same(lowered_result(client, lowered), frame().groupby("k").v.sum())
-
-
-def lowered_result(client, expr):
-    return client.compute(dd.dask_expr.new_collection(expr)).result()
+    result = client.compute(dd.dask_expr.new_collection(lowered)).result()
+    same(result, frame().groupby("k").v.sum())
 
 
 def sum_by_the_clients_settings(grouped):
@@ -123,8 +120,7 @@ def sum_by_the_clients_settings(grouped):
 def test_workers_see_the_clients_settings(client, ddf):
     total = dd.Aggregation("total", lambda g: g.sum(), sum_by_the_clients_settings)
     with dask.config.set({"gpuagg.kernel": "lphga", "gpuagg.fallback": "silent"}):
-        made = ddf.groupby("k").agg({"v": total}).v
-        future = client.compute(made)
+        future = client.compute(ddf.groupby("k").agg({"v": total}).v)
     # workers' own settings are others
     assert set(client.run(lambda: dask.config.get("gpuagg.kernel")).values()) == {"auto"}
     same(future.result(), frame().groupby("k").v.sum())

@@ -461,23 +461,6 @@ def found_partial(plan: Plan, keys: list[int], values: pd.Series) -> dict[str, A
 
 
 class TestUnify:
-    def test_states_of_two_plans_get_one_layout(self):
-        plan = plan_by("int64", "sum", "mean", "max")
-        partials = [
-            found_partial(plan, [1, 2], pd.Series([1, 2])),
-            found_partial(plan, [1, 2], pd.Series([0.5, np.nan])),
-        ]
-        tables, together, dtypes = unify(partials, plan, engine)
-        assert dtypes == (np.dtype("float64"),)
-        assert [set(t["groups"].columns) for t in tables] == [
-            {"k0", "s0.sum", "s1.n", "s2.max"}
-        ] * 2
-        got = engine.finalize(
-            tables, together, pd.DataFrame({"sum": [0], "mean": [0.0], "max": [0]})[:0]
-        )
-        assert got.loc[1].tolist() == [1.5, 0.75, 1.0]
-        assert got.loc[2].tolist() == [2.0, 2.0, 2.0]
-
     def test_sums_of_ticks_get_one_unit(self):
         plan = plan_by("datetime64[s]", "mean")
         far = pd.Series(pd.to_datetime(["2200-01-01"] * 3)).astype("datetime64[s]")

@@ -62,8 +62,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.option.group_by:
         items[:] = [item for item in items if _has_group_by(item)]
     if config.option.only_failed:
-        wanted = set(json.loads(config.option.only_failed.read_text())["failed"])
-        items[:] = [item for item in items if item.nodeid in wanted]
+        failed = set(json.loads(config.option.only_failed.read_text())["failed"])
+        items[:] = [item for item in items if item.nodeid in failed]
 
 
 def _has_group_by(item: pytest.Item) -> bool:
