@@ -19,8 +19,7 @@ from dask.order import order
 from dask.utils import key_split
 
 import dask_gpuagg
-from dask_gpuagg.decomposition import make_plan
-from dask_gpuagg.plan import Column, Requested
+from dask_gpuagg.plan import Requested
 from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.nodes import (
     GroupByExchange,
@@ -30,6 +29,7 @@ from dask_gpuagg.planning.nodes import (
 )
 from dask_gpuagg.reporting.fallbacks import tally
 from tests.comparison import same
+from tests.data import plan_of
 from tests.merging import pieces_of
 from tests.planning.test_chunks import nodes
 
@@ -270,11 +270,8 @@ def repartitioned(result, options):
 
 
 def test_promised_metadata_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
-    key = Column("k", np.dtype("int64"))
-    plan = make_plan(
-        [key], [key], [Requested("k", "count", "k")], dropna=True, observed=True, sort=False
-    )
     meta = pd.Series([], dtype="int64", name="k")
+    plan = plan_of(meta.to_frame(), ["k"], Requested("k", "count", "k"))
     arrived = pickle.loads(pickle.dumps(Promised(meta, plan)))
     pd.testing.assert_series_equal(arrived.meta, meta)
     pd.testing.assert_series_equal(arrived.sent, meta)

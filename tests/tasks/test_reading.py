@@ -22,13 +22,13 @@ from dask._task_spec import Task
 from distributed import Client, get_worker
 
 import dask_gpuagg
-from dask_gpuagg.decomposition import make_plan
-from dask_gpuagg.plan import Column, Plan, Requested
+from dask_gpuagg.plan import Plan, Requested
 from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupByPartial
 from dask_gpuagg.reporting.runs import rows_done, task
 from dask_gpuagg.tasks import partials as module
 from dask_gpuagg.tasks.reading import ACTIVITY, ROWS_DONE, reading, show_progress
 from tests.comparison import same
+from tests.data import plan_of
 from tests.planning.test_chunks import QUERIES, frame, nodes
 
 FILES = 9
@@ -206,9 +206,8 @@ def test_a_cancelled_task_stops_reading(client: Client) -> None:
 
 
 def sums() -> Plan:
-    columns = [Column("k", np.dtype("int64")), Column("v", np.dtype("float64"))]
-    requested = [Requested("v", "sum", "v")]
-    return make_plan(columns[:1], columns, requested, dropna=True, observed=True, sort=False)
+    rows = pd.DataFrame({"k": [1], "v": [1.0]})
+    return plan_of(rows, ["k"], Requested("v", "sum", "v"), sort=False)
 
 
 def test_partials_are_merged_as_they_grow(monkeypatch: pytest.MonkeyPatch) -> None:
