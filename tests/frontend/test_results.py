@@ -33,7 +33,8 @@ def _here() -> Any:
         yield
 
 
-@pytest.mark.parametrize("npartitions", [1, 40])
+# of 24 partitions Dask announces several outputs
+@pytest.mark.parametrize("npartitions", [1, 24])
 @pytest.mark.parametrize("name", [*QUERIES, *ON_THE_HOST])
 def test_partitions_are_those_of_stock_dask(name: str, npartitions: int) -> None:
     query = {**QUERIES, **ON_THE_HOST}[name]
