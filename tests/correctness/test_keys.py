@@ -39,7 +39,7 @@ def frame(key: str) -> pd.DataFrame:
 )
 @pytest.mark.parametrize("key", KEYS)
 def test_agg(key: str, by: Any, dropna: bool, options: dict[str, Any]):
-    data = partitioned(frame(key), 7)
+    data = partitioned(frame(key), 4)
     compare(lambda f, **o: f.groupby(by, dropna=dropna).agg(SPEC, **o), data, options=options)
 
 
@@ -48,7 +48,7 @@ def test_agg(key: str, by: Any, dropna: bool, options: dict[str, Any]):
 )
 @pytest.mark.parametrize("key", KEYS)
 def test_sort(key: str, dropna: bool, by: Any, split_out: int):
-    spec, data = {"x": ["sum", "nunique"], "y": "median"}, partitioned(frame(key), 7)
+    spec, data = {"x": ["sum", "nunique"], "y": "median"}, partitioned(frame(key), 4)
     compare(
         lambda f, **o: f.groupby(by, dropna=dropna, sort=True).agg(spec, **o),
         data,
@@ -62,7 +62,7 @@ def test_sort(key: str, dropna: bool, by: Any, split_out: int):
 @pytest.mark.parametrize("observed", [True, False])
 @pytest.mark.parametrize("key", CATEGORICAL)
 def test_categories(key: str, observed: bool, dropna: bool, by: Any):
-    flags, data = {"observed": observed, "dropna": dropna}, partitioned(frame(key), 7)
+    flags, data = {"observed": observed, "dropna": dropna}, partitioned(frame(key), 4)
     options = {"split_out": 1 if observed == dropna else 3}
     compare(lambda f, **o: f.groupby(by, **flags).agg(SPEC, **o), data, options=options)
 
