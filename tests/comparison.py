@@ -98,6 +98,12 @@ def assert_same(
         _assert_dtypes(got, want, meta)
 
 
+def same(got: Any, expected: Any) -> None:
+    """Assert equal frames or Series, in whatever order their groups are."""
+    check = pd.testing.assert_frame_equal if got.ndim == 2 else pd.testing.assert_series_equal
+    check(got.sort_index(), expected.sort_index())
+
+
 def keys_of(index: pd.Index) -> list[tuple[Hashable, ...]]:
     """The groups as tuples that compare: nulls of every kind are ``None``, -0.0 is 0.0."""
     levels = [index.get_level_values(i) for i in range(index.nlevels)]

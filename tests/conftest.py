@@ -47,7 +47,7 @@ SAMPLED = (
     "engines/host/test_states.py",
 )
 # Fixtures that start processes.
-CLUSTERS = {"cluster", "client", "small"}
+CLUSTERS = {"client", "small"}
 
 _COMMON = {
     "deadline": None,
@@ -120,19 +120,6 @@ def synchronous() -> Iterator[None]:
     """Tasks run one after the other in this thread: small queries are quicker that way."""
     with dask.config.set(scheduler="synchronous"):
         yield
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """A client of two worker processes, the default scheduler while it lives."""
-    distributed = pytest.importorskip("distributed")
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=":0"
-        ) as workers,
-        distributed.Client(workers) as client,
-    ):
-        yield client
 
 
 @pytest.fixture

@@ -11,6 +11,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from dask_gpuagg.decomposition import make_plan
+from dask_gpuagg.plan import Column, Plan, Requested
+
 ROWS = 120
 
 _rng = np.random.default_rng(20240229)
@@ -96,6 +99,14 @@ def _key_columns() -> dict[str, pd.Series]:
 
 
 KEYS = _key_columns()
+
+
+def plan_of(rows: pd.DataFrame, by: list[str], *requested: Requested, **flags: bool) -> Plan:
+    """Make the plan of a sorted group-by of these rows that drops null keys."""
+    columns = {label: Column(label, dtype) for label, dtype in rows.dtypes.items()}
+    keys = [columns[label] for label in by]
+    flags = {"dropna": True, "observed": True, "sort": True} | flags
+    return make_plan(keys, list(columns.values()), requested, **flags)
 
 
 def partitioned(frame: Any, npartitions: int) -> Any:

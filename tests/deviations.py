@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from tests.data import arrow, in_pieces
 from tests.judging import together
+from tests.strategies import functions
 
 Form = Callable[[list[Any]], pd.Series]
 
@@ -197,11 +198,6 @@ class Deviating:
         if name == "cov":
             return groups[column].cov(**options)
         return getattr(groups[column], name)(**options)
-
-
-def functions(spec: dict[str, list[str]]) -> dict[str, list[Any]]:
-    """The spec as pandas and Dask want it written."""
-    return {c: [list if n == "list" else n for n in names] for c, names in spec.items()}
 
 
 def thirds(label: int) -> int:

@@ -1,14 +1,23 @@
-"""Merging in pieces of a chosen size, for results that are small."""
+"""Decisions about merging, and merging in pieces of a chosen size for results that are small."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from unittest import mock
 
+import dask_gpuagg
 from dask_gpuagg.planning import route
-from dask_gpuagg.planning.query import GroupByQuery
+from dask_gpuagg.planning.query import GroupByQuery, Routing
 from dask_gpuagg.planning.route import MergeSize, bytes_of_a_group
+
+
+def decision_of(query: Any) -> Routing:
+    """How the only group-by of a query is merged."""
+    (explained,) = dask_gpuagg.explain(query).groupbys
+    assert explained.decision is not None, explained
+    return explained.decision
 
 
 @contextmanager

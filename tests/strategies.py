@@ -134,7 +134,12 @@ class Case:
 
     def functions(self) -> dict[str, list[Any]]:
         """The spec as pandas and Dask want it written."""
-        return {c: [list if n == "list" else n for n in names] for c, names in self.spec.items()}
+        return functions(self.spec)
+
+
+def functions(spec: dict[str, list[str]]) -> dict[str, list[Any]]:
+    """A spec as pandas and Dask want it written: ``list`` is known only as the type."""
+    return {c: [list if n == "list" else n for n in names] for c, names in spec.items()}
 
 
 def pools(kind: Kind, most: int) -> st.SearchStrategy[list[Any]]:

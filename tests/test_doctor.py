@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import dask
 import pytest
@@ -17,7 +16,6 @@ from dask_gpuagg._version import __version__
 from dask_gpuagg.cluster import HERE, Gathered
 from dask_gpuagg.cuda.runtime.driver import Device
 from dask_gpuagg.doctor import NONE, OK, PROBLEM, Check, Report, examined
-from tests.running import run_python
 
 H200 = Device(0, "NVIDIA H200", "sm_90", 132, 232_448)
 
@@ -196,15 +194,3 @@ class TestReport:
         (found,) = doctor._between(gathered)
         assert (found.name, found.status) == ("tcp://a:1", PROBLEM)
         assert "install dask-gpuagg" in found.advice
-
-
-def test_a_cluster_by_its_address(cluster: Any) -> None:
-    ran = run_python(
-        *("-m", "dask_gpuagg", "doctor", "--json", "--scheduler", cluster.scheduler.address)
-    )
-    found = json.loads(ran.stdout)
-    assert found["healthy"] is (ran.returncode == 0)
-    places = {check["place"] for check in found["checks"]}
-    assert len(places) == 4, ran.stderr  # here, two workers, the cluster
-    (versions,) = (check for check in found["checks"] if check["name"] == "versions")
-    assert versions["found"] == f"dask-gpuagg {__version__} on the scheduler and 2 workers"

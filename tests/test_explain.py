@@ -94,7 +94,10 @@ class TestExplain:
         assert set(rows().optimize().__dask_graph__()) == stock
 
     def test_a_stock_fallback_says_why(self, ddf):
-        (found,) = explain(ddf.groupby("c", observed=False).v.value_counts()).groupbys
+        query = ddf.groupby("c", observed=False).v.value_counts()
+        (reason,) = why_not(query)
+        assert str(reason) == "value_counts: value_counts with observed=False"
+        (found,) = explain(query).groupbys
         assert found.engine == "stock Dask"
         assert (found.plan, found.decision) == (None, None)
         assert "because  value_counts: value_counts with observed=False" in str(found)
@@ -253,12 +256,6 @@ class TestPicture:
 
 
 class TestWhyNot:
-    def test_a_collection_that_falls_back(self, ddf):
-        (reason,) = why_not(ddf.groupby("c", observed=False).v.value_counts())
-        assert reason.aggregation == "value_counts"
-        assert "observed=False" in reason.reason
-        assert str(reason) == f"value_counts: {reason.reason}"
-
     @pytest.mark.parametrize("name", [n for n, r in REGISTRY.items() if r.in_agg])
     def test_no_aggregation_of_the_registry(self, ddf, name):
         column = "s" if "string" in REGISTRY[name].accepts else "v"

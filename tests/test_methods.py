@@ -40,10 +40,10 @@ def lazily(data: pd.DataFrame, npartitions: int = 4) -> Any:
 class TestMedian:
     @pytest.mark.parametrize("npartitions", [1, 4])
     def test_each_output_is_sorted_if_it_is_asked_for(self, npartitions):
-        ddf, one = lazily(frame(), npartitions), npartitions == 1
-        compare(lambda d: d.groupby("k", sort=True).x.median(), ddf, ordered=one)
-        compare(lambda d: d.groupby(["k", "y"], sort=True)[["x"]].median(), ddf, ordered=one)
-        compare(lambda d: d.groupby("k", sort=True).median(numeric_only=True), ddf, ordered=one)
+        ddf, ordered = lazily(frame(), npartitions), npartitions == 1
+        compare(lambda d: d.groupby("k", sort=True).x.median(), ddf, ordered=ordered)
+        compare(lambda d: d.groupby(["k", "y"], sort=True)[["x"]].median(), ddf, ordered=ordered)
+        compare(lambda d: d.groupby("k", sort=True).median(numeric_only=True), ddf, ordered=ordered)
         outputs = dask.compute(*ddf.groupby("k", sort=True).x.median().to_delayed())
         assert all(output.index.is_monotonic_increasing for output in outputs)
 
@@ -65,10 +65,6 @@ class TestMean:
         query = lazily(frame()).groupby("k").took.mean(split_out=3)
         assert query.npartitions == 3
         assert_same(query.compute(), frame().groupby("k").took.mean())
-
-    def test_of_text_is_refused_as_stock_dask_refuses_it(self):
-        with pytest.raises(NotImplementedError, match="not implemented in Dask"):
-            lazily(frame()).groupby("k").mean()
 
 
 @pytest.mark.parametrize("name", ["cov", "corr"])
@@ -123,7 +119,7 @@ def test_equal_columns_of_a_result_are_written_to_apart(name: str, npartitions: 
     rows = pd.DataFrame({"k": rng.integers(0, 40_000, 200_000), "c": np.arange(200_000) / 2})
     with dask_gpuagg.enabled():
         grouped = dd.from_pandas(rows, npartitions=npartitions).groupby("k")
-        made = grouped.agg(x=("c", name), y=("c", name)).compute()
-    before = made.iloc[0, 1]
-    made.iloc[0, 0] = before + 1
-    assert made.iloc[0, 1] == before
+        result = grouped.agg(x=("c", name), y=("c", name)).compute()
+    before = result.iloc[0, 1]
+    result.iloc[0, 0] = before + 1
+    assert result.iloc[0, 1] == before

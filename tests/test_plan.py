@@ -111,10 +111,6 @@ def test_one_order_sensitive_output_makes_the_plan_so():
 class TestValue:
     pairs = (("float", "mean"), ("int", "var"), ("string", "nunique"), ("float", "median"))
 
-    def test_equal_and_hashable(self):
-        assert plan_of(*self.pairs) == plan_of(*self.pairs)
-        assert len({plan_of(*self.pairs), plan_of(*self.pairs)}) == 1
-
     @pytest.mark.parametrize("flag", FLAGS)
     def test_plans_that_differ_in_a_flag_differ(self, flag):
         assert plan_of(*self.pairs) != plan_of(*self.pairs, **{flag: not FLAGS[flag]})
@@ -144,22 +140,15 @@ class TestValue:
         assert text.endswith("… and 480 more")
 
 
-REFUSED = [
-    (cls, name)
-    for name, record in REGISTRY.items()
-    for cls in DTYPE_CLASSES
-    if cls not in record.accepts
-]
-
-
-@pytest.mark.parametrize(("column", "name"), REFUSED)
-def test_a_dtype_that_is_not_accepted_is_refused_by_name(column, name):
-    with pytest.raises(Unsupported) as caught:
-        plan_of((column, name))
-    refusal = caught.value
-    assert (refusal.aggregation, refusal.column) == (name, column)
-    assert name in refusal.reason
-    assert str(DTYPES[column]) in refusal.reason
+@pytest.mark.parametrize("name", REGISTRY)
+def test_a_dtype_that_is_not_accepted_is_refused_by_name(name):
+    for column in set(DTYPE_CLASSES) - REGISTRY[name].accepts:
+        with pytest.raises(Unsupported) as caught:
+            plan_of((column, name))
+        refusal = caught.value
+        assert (refusal.aggregation, refusal.column) == (name, column)
+        assert name in refusal.reason
+        assert str(DTYPES[column]) in refusal.reason
 
 
 def test_one_reason_per_refused_aggregation():

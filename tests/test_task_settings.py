@@ -8,14 +8,13 @@ from typing import Any
 
 import dask
 import dask.dataframe as dd
-import numpy as np
 import pandas as pd
 import pytest
 
-from dask_gpuagg.decomposition import make_plan
-from dask_gpuagg.plan import Column, Plan, Requested
+from dask_gpuagg.plan import Plan, Requested
 from dask_gpuagg.reporting.runs import task
 from dask_gpuagg.settings import TaskSettings, for_tasks, task_settings, using
+from tests.data import plan_of
 
 CLIENT = TaskSettings("lphga", "silent")
 OF_CLIENT = {"gpuagg.kernel": "lphga", "gpuagg.fallback": "silent"}
@@ -23,9 +22,7 @@ OF_WORKER = {"gpuagg.kernel": "hgb", "gpuagg.fallback": "raise"}
 
 
 def plan_of_sum() -> Plan:
-    columns = [Column("k", np.dtype("int64")), Column("v", np.dtype("float64"))]
-    wanted = [Requested("v", "sum", "v")]
-    return make_plan(columns[:1], columns, wanted, dropna=True, observed=True, sort=False)
+    return plan_of(pd.DataFrame({"k": [1], "v": [1.0]}), ["k"], Requested("v", "sum", "v"))
 
 
 def test_outside_of_a_task_the_configuration_holds() -> None:

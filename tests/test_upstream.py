@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.running import run_python
+from tests.upstream import __main__ as upstream
 
 PLANNED = """
 def test_planned():
@@ -43,31 +47,61 @@ def suite(tmp_path: Path) -> Path:
 
 def run(suite: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
     suite.write_text(HEADING + text)
-    outcome = ("--outcome", suite.parent / "outcome.json")
     plugins = ("-p", "tests.upstream.plugin", "-p", "no:cacheprovider", "-q")
-    return run_python("-m", "pytest", *plugins, *outcome, *options, suite, cwd=suite.parent)
+    file = ("--outcome", suite.parent / "outcome.json")
+    return run_python("-m", "pytest", *plugins, *file, *options, suite, cwd=suite.parent)
 
 
-def outcome(suite: Path) -> dict[str, object]:
+def outcome(suite: Path) -> dict[str, Any]:
     return json.loads((suite.parent / "outcome.json").read_text())
 
 
-@pytest.mark.parametrize("jobs", ["0", "2"])
-def test_fails_where_too_little_is_planned(suite: Path, jobs: str):
-    text = PLANNED + FALLS_BACK
-    done = run(suite, text, "-n", jobs)
-    assert "2 passed" in done.stdout
-    assert "ran 1 of 2 group-by aggregations (50.0 %)" in done.stdout
-    assert "FAILED: fewer than 99 % of them were planned" in done.stdout
-    assert done.returncode == 1
+def test_fails_where_too_little_is_planned(suite: Path):
+    """Test processes report their counts to pytest, and the file has their sum."""
+    ran = run(suite, PLANNED + FALLS_BACK, "-n", "2")
+    assert "2 passed" in ran.stdout
+    assert "ran 1 of 2 group-by aggregations (50.0 %)" in ran.stdout
+    assert "FAILED: fewer than 99 % of them were planned" in ran.stdout
+    assert ran.returncode == 1
+    counts = outcome(suite)
+    assert (counts["planned"], list(counts["fallbacks"].values())) == (1, [1])
 
 
-@pytest.mark.parametrize(("text", "status"), [(FAILS, 1), (PLANNED, 0)])
-def test_only_what_the_plugin_breaks_is_a_failure(suite: Path, text: str, status: int):
-    suite.write_text(HEADING + PLANNED + text)
-    done = run_python("-m", "tests.upstream", "-n", "0", suite, cwd=Path(__file__).parent.parent)
-    assert done.returncode == status, done.stdout
-    if status:
-        assert "2 failed with the plugin on, 1 of them pass with it off" in done.stdout
-        assert "plugin on alone: " in done.stdout
-        assert "::test_fails_with_the_plugin_alone" in done.stdout
+def test_only_what_the_plugin_breaks_is_a_failure(suite: Path):
+    suite.write_text(HEADING + PLANNED + FAILS)
+    ran = run_python("-m", "tests.upstream", "-n", "0", suite, cwd=Path(__file__).parent.parent)
+    assert ran.returncode == 1, ran.stdout
+    assert "ran 1 of 1 group-by aggregations (100.0 %)" in ran.stdout
+    assert "2 failed with the plugin on, 1 of them pass with it off" in ran.stdout
+    assert "plugin on alone: " in ran.stdout
+    assert "::test_fails_with_the_plugin_alone" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("runs", "status"),
+    [
+        ([(0, [], 99)], 0),
+        ([(4, [], 0)], 4),
+        ([(1, ["a"], 99), (1, ["a"], 0)], 0),
+        ([(1, ["a"], 98), (1, ["a"], 0)], 1),
+    ],
+    ids=["all pass", "pytest fails", "Dask's own failure", "too few planned"],
+)
+def test_the_exit_status(
+    monkeypatch: pytest.MonkeyPatch, runs: list[tuple[int, list[str], int]], status: int
+):
+    """Each run of pytest has an exit status, failed tests and a number of planned group-bys."""
+    remaining = iter(runs)
+
+    def pytest_run(suites: Sequence[str], jobs: str, *options: str | Path) -> int:
+        exit_status, failed, planned = next(remaining)
+        counts = {"planned": planned, "fallbacks": {"a reason": 1}, "failed": failed}
+        Path(options[options.index("--outcome") + 1]).write_text(json.dumps(counts))
+        return exit_status
+
+    monkeypatch.setattr(upstream, "pytest_run", pytest_run)
+    monkeypatch.setattr(sys, "argv", ["upstream"])
+    with pytest.raises(SystemExit) as ended:
+        upstream.main()
+    assert ended.value.code == status
+    assert next(remaining, None) is None

@@ -152,16 +152,17 @@ def test_a_failing_query_is_told_and_leaves_nothing_behind(session: Session):
     source.close()
 
 
-def test_a_lost_cluster_is_made_anew_and_its_rows_drawn_again():
-    with Session(HOST, 1, "tcp", "") as session:
-        source = Persisted(session, ROWS)
-        source.ready()
-        session._cluster.close()
-        session.recover()
-        assert session.starts == 2
-        found = DaskArm(Question(QUERIES["five"], "k", 40, source), "ours").run(20.0, True).found
-        assert found is not None
-        assert found["groups"] == 40
+def test_a_lost_cluster_is_started_again_and_its_rows_drawn_again(session: Session):
+    source = Persisted(session, ROWS)
+    source.ready()
+    starts = session.starts
+    session._cluster.close()
+    session.recover()
+    assert session.starts == starts + 1
+    answer = DaskArm(Question(QUERIES["five"], "k", 40, source), "ours").run(20.0, True).found
+    assert answer is not None
+    assert answer["groups"] == 40
+    source.close()
 
 
 def cell_of(arms: dict[str, Any], **other: Any) -> dict[str, Any]:

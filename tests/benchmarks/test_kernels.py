@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
 from itertools import groupby
 from types import ModuleType
 from typing import Any
@@ -18,9 +17,9 @@ from benchmarks.kernels import PARTS, SPECS
 from tests.running import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results" / "nvidia-h200"
-CELLS = {name: list(part.cells()) for name, part in PARTS.items()}
 # How many there are of earlier results.
 NUMBERS = {"kernels": 30, "grid": 119, "tables": 152, "families": 50, "gathered": 44}
+CELLS = {name: list(part.cells()) for name, part in PARTS.items()}
 
 
 @pytest.fixture
@@ -39,27 +38,18 @@ def small(keys: Any) -> Any:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_cells_have_names_of_their_own_and_known_queries(part: str) -> None:
-    names = Counter(cell.name for cell in CELLS[part])
-    assert len(names) == len(CELLS[part]) == NUMBERS[part]
-    queries = {cell.query for cell in CELLS[part]}
-    known = {"gathered": set(kernels.VALUE_SETS)}
-    assert queries <= known.get(part, set(SPECS))
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_cells_of_one_input_are_side_by_side(part: str) -> None:
-    inputs = [each for each, _ in groupby(CELLS[part], lambda cell: cell.input)]
-    assert len(inputs) == len(set(inputs))
-
-
-@pytest.mark.parametrize("part", PARTS)
 def test_cells_are_those_of_the_committed_results(part: str) -> None:
-    """Labels name the same fields, and every earlier cell is still there."""
+    """Each has a name of its own, labels name the same fields, and every earlier one is there."""
+    cells = CELLS[part]
+    assert len({cell.name for cell in cells}) == len(cells) == NUMBERS[part]
+    known = {"gathered": kernels.VALUE_SETS}.get(part, SPECS)
+    assert {cell.query for cell in cells} <= known.keys()
+    inputs = [shared for shared, _ in groupby(cells, lambda cell: cell.input)]
+    assert len(inputs) == len(set(inputs)), "cells of one input are side by side"
     earlier = json.loads((RESULTS / f"{part}.json").read_text())["cells"]
-    labels = list(CELLS[part][0].labels)
+    labels = list(cells[0].labels)
     assert set(labels) <= set(earlier[0])
-    values = {tuple(cell.labels[label] for label in labels) for cell in CELLS[part]}
+    values = {tuple(cell.labels[label] for label in labels) for cell in cells}
     assert {tuple(cell[label] for label in labels) for cell in earlier} <= values
 
 

@@ -28,11 +28,17 @@ def test_scalars_are_compared():
     assert not compare(2.5, 2.6).equal
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tables, which the first run makes."""
+    return tmp_path_factory.mktemp("tpch")
+
+
 @pytest.mark.parametrize("arms", ["stock,plugin", "stock,stock"])
-def test_runs_and_writes_what_it_measured(tmp_path: Path, arms: str):
-    options = tpch.parse(["--quick", "--data", str(tmp_path), "--queries", "q4,q6", "--arms", arms])
+def test_runs_and_writes_what_it_measured(folder: Path, arms: str):
+    options = tpch.parse(["--quick", "--data", str(folder), "--queries", "q4,q6", "--arms", arms])
     results = tpch.run(options)
-    assert json.loads((tmp_path / "tpch-quick.json").read_text()) == json.loads(json.dumps(results))
+    assert json.loads((folder / "tpch-quick.json").read_text()) == json.loads(json.dumps(results))
     assert results["versions"]["dask"] is not None
     measured = results["schedulers"]["threads"]["queries"]
     assert list(measured) == ["q4", "q6"]

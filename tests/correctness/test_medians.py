@@ -24,9 +24,7 @@ _days = _days.iloc[: len(ROWS)]
 _hours = pd.Series([datetime.time(i % 5, 30) for i in ROWS])
 VALUES: dict[str, Any] = {
     "date32": _days.astype(arrow(pa.date32())),
-    "date64": _days.astype(arrow(pa.date64())),
     "time64": _hours.astype(arrow(pa.time64("us"))),
-    "time32": _hours.astype(arrow(pa.time32("s"))),
     "decimal": pd.Series([Decimal(i) / 4 for i in ROWS]).astype(arrow(pa.decimal128(10, 2))),
     "complex": pd.Series(np.arange(8) + 1j),
     "period": pd.Series(pd.period_range("2020-01", periods=8, freq="M")),

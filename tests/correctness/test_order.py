@@ -14,6 +14,8 @@ from tests.data import partitioned
 
 _rng = np.random.default_rng(10034)
 _N = 240
+# a tree of several levels, whatever its width
+MANY_PARTITIONS = 20
 DATA = pd.DataFrame(
     {
         "k": _rng.integers(0, 20, _N),
@@ -23,7 +25,7 @@ DATA = pd.DataFrame(
     },
     index=pd.Index(_rng.permutation(_N), name="row"),
 )
-MANY = {
+EVERYTHING = {
     "x": [
         n if n != "list" else list
         for n, r in REGISTRY.items()
@@ -35,13 +37,20 @@ MANY = {
 
 
 def everything(frame: Any, **options: Any) -> Any:
-    return frame.groupby("k").agg(MANY, **options)
+    return frame.groupby("k").agg(EVERYTHING, **options)
 
 
 @pytest.mark.usefixtures("plugin", "synchronous")
-@pytest.mark.parametrize("npartitions", [1, 7, 40])
 @pytest.mark.parametrize(
-    ("method", "split_out"), [(None, None), (None, 1), ("tasks", 3), ("disk", True)]
+    ("method", "split_out", "npartitions"),
+    [
+        (None, None, 1),
+        (None, None, MANY_PARTITIONS),
+        (None, 1, 7),
+        ("tasks", 3, 1),
+        ("tasks", 3, MANY_PARTITIONS),
+        ("disk", True, MANY_PARTITIONS),
+    ],
 )
 def test_everything_under_every_plan(method: str | None, split_out: Any, npartitions: int):
     options = {"split_out": split_out, "shuffle_method": method}
@@ -49,9 +58,9 @@ def test_everything_under_every_plan(method: str | None, split_out: Any, npartit
 
 
 @pytest.mark.usefixtures("plugin", "synchronous")
-@pytest.mark.parametrize("split_every", [2, 3, 8, False])
+@pytest.mark.parametrize("split_every", [2, 8, False])
 def test_everything_by_trees_of_every_width(split_every: Any):
-    compare(everything, partitioned(DATA, 40), options={"split_every": split_every})
+    compare(everything, partitioned(DATA, MANY_PARTITIONS), options={"split_every": split_every})
 
 
 @pytest.mark.usefixtures("plugin", "synchronous")
@@ -81,11 +90,4 @@ def test_extreme_of_nothing_is_an_error(name: str, npartitions: int):
 
 @pytest.mark.usefixtures("plugin")
 def test_threads():
-    compare(everything, partitioned(DATA, 40), options={"split_out": 3})
-
-
-@pytest.mark.usefixtures("plugin")
-@pytest.mark.parametrize(("method", "split_out"), [(None, None), ("p2p", 3), ("tasks", True)])
-def test_cluster(cluster: Any, split_out: Any, method: str | None):
-    options = {"split_out": split_out, "shuffle_method": method}
-    compare(everything, partitioned(DATA, 12), options=options)
+    compare(everything, partitioned(DATA, MANY_PARTITIONS), options={"split_out": 3})

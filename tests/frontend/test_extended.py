@@ -266,13 +266,6 @@ def test_a_printed_expression_is_short(capsys: pytest.CaptureFixture[str]) -> No
     assert max(map(len, repr(query).splitlines())) < 200
 
 
-def test_what_neither_can_run_is_refused_when_it_is_built() -> None:
-    grouped = dd.from_pandas(values(), npartitions=2).groupby("k")
-    with dask_gpuagg.enabled(), pytest.raises(ValueError, match="unknown aggregate") as failure:
-        grouped.agg({"complex": "nunique"})
-    assert "nunique of dtype complex" in str(failure.value)
-
-
 def test_stock_dask_reads_no_more_columns_than_ours(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,29 +121,16 @@ class TestFallback:
         assert len(reasons) == 2
         assert "complex" in reasons[0] + reasons[1]
 
-    def test_the_result_is_stock_dasks(self, ddf):
-        expected = self.query(ddf).compute()
-        with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "silent"}):
-            pd.testing.assert_series_equal(self.query(ddf).compute(), expected)
-
-    def test_silent(self, ddf):
-        dask_gpuagg.enable()
+    def test_silent_and_raise(self, ddf):
+        with dask.config.set({"gpuagg.fallback": "raise"}):
+            expected = self.query(ddf).compute()  # the setting does not concern stock Dask
+            dask_gpuagg.enable()
+            with pytest.raises(UnsupportedGroupBy, match="observed=False"):
+                self.query(ddf).compute()
         with warnings.catch_warnings(), dask.config.set({"gpuagg.fallback": "silent"}):
             warnings.simplefilter("error", FallbackWarning)
             assert not runs_planned(self.query(ddf[ddf.w > 7]))
-
-    def test_raise(self, ddf):
-        dask_gpuagg.enable()
-        query = self.query(ddf)
-        with (
-            dask.config.set({"gpuagg.fallback": "raise"}),
-            pytest.raises(UnsupportedGroupBy, match="observed=False"),
-        ):
-            query.compute()
-
-    def test_raise_does_not_concern_stock_dask(self, ddf):
-        with dask.config.set({"gpuagg.fallback": "raise"}):
-            self.query(ddf).compute()
+            pd.testing.assert_series_equal(self.query(ddf).compute(), expected)
 
     def test_the_tally_names_the_reason(self, ddf):
         tally.reset()

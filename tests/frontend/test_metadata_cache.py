@@ -78,12 +78,6 @@ def test_labels_given_to_what_was_remembered_stay_with_the_caller() -> None:
     assert remembered(("a", "query"), lambda: None).name == "v"
 
 
-def test_few_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "_results", Cache(3))
-    assert calls_for(*[(i,) for i in range(10)]) == 20
-    assert len(metadata._results.keys()) == 3
-
-
 class OfDevice:
     """Stands for metadata of cuDF."""
 

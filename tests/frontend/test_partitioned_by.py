@@ -29,27 +29,27 @@ def _named(d: Any) -> Any:
 
 
 def _columns_set_before(d: Any) -> Any:
-    found = d.groupby("k").agg({"v": ["sum", "max"]})
-    found.columns = ["total", "most"]
-    return found.reset_index()
+    result = d.groupby("k").agg({"v": ["sum", "max"]})
+    result.columns = ["total", "most"]
+    return result.reset_index()
 
 
 def _columns_set_after(d: Any) -> Any:
-    found = d.groupby("k").agg({"v": ["sum", "max"]}).reset_index()
-    found.columns = ["k", "total", "most"]
-    return found
+    result = d.groupby("k").agg({"v": ["sum", "max"]}).reset_index()
+    result.columns = ["k", "total", "most"]
+    return result
 
 
 def _columns_swapped(d: Any) -> Any:
-    found = d.groupby("k")[["v", "w"]].max().reset_index()
-    found.columns = ["w", "most", "k"]
-    return found
+    result = d.groupby("k")[["v", "w"]].max().reset_index()
+    result.columns = ["w", "most", "k"]
+    return result
 
 
 def _index_set(d: Any) -> Any:
-    found = d.groupby("k").v.sum()
-    found.index = found.index // 10
-    return found.reset_index()
+    result = d.groupby("k").v.sum()
+    result.index = result.index // 10
+    return result.reset_index()
 
 
 FORMS: dict[str, Callable[[Any], Any]] = {
@@ -86,11 +86,11 @@ def test_a_merge_finds_all_groups_of_a_result_whose_labels_were_renamed(form: st
         groups = FORMS[form](frame)
         assert groups.optimize().npartitions > 1
         on = {"two keys": ["k", "j"], "prefix": ["w"]}.get(form, ["k"])
-        found = frame.merge(groups, on=on, suffixes=("", "_of")).compute()
+        result = frame.merge(groups, on=on, suffixes=("", "_of")).compute()
     expected = ROWS.merge(FORMS[form](ROWS), on=on, suffixes=("", "_of"))
     order = list(expected.columns)
     pd.testing.assert_frame_equal(
-        found.sort_values(order, ignore_index=True), expected.sort_values(order, ignore_index=True)
+        result.sort_values(order, ignore_index=True), expected.sort_values(order, ignore_index=True)
     )
 
 

@@ -36,8 +36,8 @@ def as_cudf(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hook, "is_cudf", lambda meta: True)
 
 
-def compare(made: Any, query: Callable[[Any], Any]) -> None:
-    ours, theirs = made.sort_index(), query(FRAME.groupby("k")).sort_index()
+def compare(result: Any, query: Callable[[Any], Any]) -> None:
+    ours, theirs = result.sort_index(), query(FRAME.groupby("k")).sort_index()
     same = pd.testing.assert_frame_equal if ours.ndim == 2 else pd.testing.assert_series_equal
     same(ours, theirs, check_index_type=False)
 
@@ -59,9 +59,9 @@ def test_groups_are_in_order(name: str, npartitions: int) -> None:
 def test_what_is_combined_by_labels_is_not_sorted() -> None:
     groups = dd.from_pandas(FRAME, npartitions=3, sort=False).groupby("k")
     assert not hook.placement_of((groups.x.sum() / groups.y.count()).expr).in_order
-    made = groups.x.sum()
-    assert not hook.placement_of(made[made > 0].expr).in_order
-    assert not made.compute().index.is_monotonic_increasing
+    result = groups.x.sum()
+    assert not hook.placement_of(result[result > 0].expr).in_order
+    assert not result.compute().index.is_monotonic_increasing
 
 
 @pytest.mark.usefixtures("as_cudf")
@@ -81,6 +81,6 @@ def test_pandas_combines_by_labels() -> None:
     groups = dd.from_pandas(FRAME, npartitions=3, sort=False).groupby("k")
     result = groups.x.sum().where(groups.y.count() > 4)
     assert not hook.placement_of(result.expr).in_order
-    made = result.compute()
-    assert not made.index.is_monotonic_increasing
-    compare(made, BY_POSITION["where"])
+    computed = result.compute()
+    assert not computed.index.is_monotonic_increasing
+    compare(computed, BY_POSITION["where"])

@@ -14,7 +14,6 @@ import pytest
 import dask_gpuagg
 from dask_gpuagg.frontend.specification import WithArguments, label_of, read_function
 from dask_gpuagg.plan import Unsupported
-from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy
 from tests.comparison import assert_same, compare
 
 pytestmark = pytest.mark.usefixtures("synchronous")
@@ -195,20 +194,6 @@ class TestArguments:
     def test_numeric_only(self):
         frame = NULLS.assign(s=list("abcdef"), t=pd.Timestamp(0))
         compare(lambda d: d.groupby("k").agg("mean", numeric_only=True), lazily(frame))
-
-    def test_what_stock_dask_ignores_and_we_cannot_do_runs_as_there(self):
-        def query(d):
-            return d.groupby("k").x.agg("first", skipna=False)
-
-        with dask.config.set({"gpuagg.fallback": "silent"}):
-            assert_same(query(lazily(NULLS)).compute(), stock(query, NULLS))
-        with pytest.raises(UnsupportedGroupBy, match="skipna"):
-            query(lazily(NULLS)).compute()
-
-    def test_several_quantiles_are_refused_when_they_are_asked_for(self):
-        with pytest.raises(ValueError, match="quantile") as failure:
-            lazily(NULLS).groupby("k").x.agg("quantile", q=[0.1, 0.5])
-        assert "several quantiles" in str(failure.value)
 
 
 @pytest.mark.usefixtures("plugin")

@@ -35,6 +35,7 @@ from dask_gpuagg.planning.bucketing import (
     runs_of_partitions,
 )
 from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupByPartial
+from tests.comparison import same
 
 PARTITIONS = 24
 DEVICE = 1 << 20
@@ -106,12 +107,6 @@ QUERIES = {
         dd.Aggregation("total", lambda g: g.sum(), lambda g: g.sum())
     ),
 }
-
-
-def same(got: Any, expected: Any) -> None:
-    got, expected = got.sort_index(), expected.sort_index()
-    check = pd.testing.assert_frame_equal if got.ndim == 2 else pd.testing.assert_series_equal
-    check(got, expected)
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from dask_gpuagg.planning.chunks import MOST_APART, Chunks, chunked
 from dask_gpuagg.planning.files import by_file, by_size, text_keys, without_labels
 from dask_gpuagg.planning.nodes import GroupByExchange, GroupByPartial, GroupByTree
 from dask_gpuagg.tasks.reading import frame_of
+from tests.comparison import same
 from tests.planning.test_chunks import QUERIES, frame, nodes
 
 FILES = 9
@@ -47,11 +48,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def chunks_in(query: Any) -> list[Chunks]:
     found = query.optimize(fuse=False).expr.walk()
     return [op for node in found for op in node.operands if isinstance(op, Chunks)]
-
-
-def same(got: Any, expected: Any) -> None:
-    check = pd.testing.assert_frame_equal if got.ndim == 2 else pd.testing.assert_series_equal
-    check(got.sort_index(), expected.sort_index())
 
 
 @pytest.mark.parametrize("filesystem", ["fsspec", "arrow"])

@@ -17,9 +17,9 @@ import dask_gpuagg
 from dask_gpuagg import cluster
 from dask_gpuagg.planning import estimates, lower, route
 from dask_gpuagg.planning.bucketing import gpus
-from dask_gpuagg.planning.query import GroupByQuery, Route, Routing
+from dask_gpuagg.planning.query import GroupByQuery, Route
 from dask_gpuagg.tasks.tasks import ROWS_OF_A_SAMPLE
-from tests.merging import pieces_of
+from tests.merging import decision_of, pieces_of
 from tests.planning.test_chunks import PARTITIONS, held
 
 GPU_BYTES = 64 << 20
@@ -53,12 +53,6 @@ def frame(groups: int, rows: int = 240_000) -> pd.DataFrame:
 
 def on_all(client: Client, pdf: pd.DataFrame) -> Any:
     return held(client, pdf, list(range(len(client.scheduler_info(n_workers=-1)["workers"]))))
-
-
-def decision_of(query: Any) -> Routing:
-    (found,) = dask_gpuagg.explain(query).groupbys
-    assert found.decision is not None, found
-    return found.decision
 
 
 def tasks_and_hops(query: Any) -> tuple[int, int]:

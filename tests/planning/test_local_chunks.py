@@ -14,7 +14,8 @@ import pytest
 import dask_gpuagg
 from dask_gpuagg.planning import bucketing
 from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupByPartial
-from tests.planning.test_chunks import QUERIES, frame, nodes, same
+from tests.comparison import same
+from tests.planning.test_chunks import QUERIES, frame, nodes
 
 PARTITIONS = 8
 

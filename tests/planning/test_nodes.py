@@ -19,8 +19,7 @@ from dask.order import order
 from dask.utils import key_split
 
 import dask_gpuagg
-from dask_gpuagg.decomposition import make_plan
-from dask_gpuagg.plan import Column, Requested
+from dask_gpuagg.plan import Requested
 from dask_gpuagg.planning import lower
 from dask_gpuagg.planning.chunks import Chunks
 from dask_gpuagg.planning.nodes import (
@@ -30,7 +29,10 @@ from dask_gpuagg.planning.nodes import (
     Promised,
 )
 from dask_gpuagg.reporting.fallbacks import tally
+from tests.comparison import same
+from tests.data import plan_of
 from tests.merging import pieces_of
+from tests.planning.test_chunks import nodes
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -50,17 +52,6 @@ def frame(rows: int = 400) -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def ddf():
     return dd.from_pandas(frame(), npartitions=40)
-
-
-def nodes(query, kind: type) -> list:
-    return list(query.optimize(fuse=False).expr.find_operations(kind))
-
-
-def same(got, expected, ordered: bool = False) -> None:
-    check = pd.testing.assert_frame_equal
-    if isinstance(expected, pd.Series):
-        check = pd.testing.assert_series_equal
-    check(got if ordered else got.sort_index(), expected)
 
 
 class TestNames:
@@ -140,17 +131,12 @@ class TestRoutes:
             (found,) = dask_gpuagg.explain(query).groupbys
             assert dict(found.physical.tasks)["exchange"] == 160 + len(of["gpuagg_barrier"])
 
-    @pytest.mark.parametrize("split_out", [1, 3])
-    def test_sort_gives_one_sorted_output(self, ddf, split_out):
-        query = ddf.groupby("k", sort=True).v.sum(split_out=split_out)
-        assert query.npartitions == query.optimize().npartitions == 1
-        same(query.compute(), frame().groupby("k").v.sum(), ordered=True)
-
     def test_sorted_whole_groups_are_gathered(self, ddf, monkeypatch):
         monkeypatch.setattr(lower, "MERGED_ON_HOST", 0)
         query = ddf.groupby("k", sort=True).agg({"v": ["median", "sum"]})
         assert len(nodes(query, GroupByGather)) == 1
-        same(query.compute(), frame().groupby("k").agg({"v": ["median", "sum"]}), ordered=True)
+        expected = frame().groupby("k").agg({"v": ["median", "sum"]})
+        pd.testing.assert_frame_equal(query.compute(), expected)
 
     @pytest.mark.parametrize("split_out", [1, 3, 8])
     @pytest.mark.parametrize("by", [["c"], ["k", "c"]], ids="-".join)
@@ -160,7 +146,7 @@ class TestRoutes:
         expected = data.groupby(by, observed=False).v.sum()
         got = lazy.sum(split_out=split_out).compute()
         assert sorted(got.index) == sorted(expected.index)
-        same(got.reindex(expected.index), expected, ordered=True)
+        pd.testing.assert_series_equal(got.reindex(expected.index), expected)
 
     def test_a_shuffled_input_needs_no_exchange(self, ddf):
         query = ddf.shuffle("k", npartitions=4).groupby("k").v.sum(split_out=4)
@@ -257,44 +243,37 @@ class TestArithmetic:
 
         return dd.from_map(part, range(40))
 
-    @pytest.mark.parametrize("nbytes", [16_000, 64_000, 10**8])
-    def test_of_frames_with_different_numbers_of_groups(self, nbytes):
-        def share(d):
-            return d[d.k < 2000].groupby("k").v.sum() / d.groupby("k").v.sum()
-
-        with pieces_of(nbytes):
-            got = share(self.ddf()).compute()
-        same(got, share(self.ddf().compute()))
-
-    @pytest.mark.parametrize("nbytes", [16_000, 10**8])
-    def test_of_which_one_has_its_number_of_outputs_given(self, nbytes):
-        def share(d, **given):
-            return d.groupby("k").v.sum(**given) / d[d.k < 4000].groupby("k").v.count()
-
-        with pieces_of(nbytes):
-            got = share(self.ddf(), split_out=3).compute()
-        same(got, share(self.ddf().compute()))
+    QUERIES: ClassVar = {
+        "different numbers of groups": lambda d, **options: (
+            d[d.k < 2000].groupby("k").v.sum() / d.groupby("k").v.sum()
+        ),
+        "one number of outputs given": lambda d, **options: (
+            d.groupby("k").v.sum(**options) / d[d.k < 4000].groupby("k").v.count()
+        ),
+        "one repartitioned": lambda d, **options: (
+            repartitioned(d.groupby("k").v.sum(), options) / d.groupby("k").v.sum()
+        ),
+        "another repartitioned": lambda d, **options: (
+            d.groupby("k").v.count() / repartitioned(d.groupby("k").v.sum(), options)
+        ),
+    }
 
     @pytest.mark.parametrize("nbytes", [16_000, 10**8])
-    def test_of_which_one_is_repartitioned(self, nbytes):
-        def share(d, again=lambda result: result):
-            total = d.groupby("k").v.sum()
-            return again(total) / total, d.groupby("k").v.count() / again(total)
-
+    @pytest.mark.parametrize("name", QUERIES)
+    def test_results_are_aligned(self, name, nbytes):
         with pieces_of(nbytes):
-            # as many as Dask makes of 40 partitions
-            lazy = share(self.ddf(), lambda result: result.repartition(npartitions=3))
-            got = dask.compute(*lazy)
-        for one, expected in zip(got, share(self.ddf().compute()), strict=True):
-            same(one, expected)
+            got = self.QUERIES[name](self.ddf(), split_out=3).compute()
+        same(got, self.QUERIES[name](self.ddf().compute()))
+
+
+def repartitioned(result, options):
+    """In as many partitions as Dask makes of 40; pandas' results stay as they are."""
+    return result.repartition(npartitions=3) if options else result
 
 
 def test_promised_metadata_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
-    key = Column("k", np.dtype("int64"))
-    plan = make_plan(
-        [key], [key], [Requested("k", "count", "k")], dropna=True, observed=True, sort=False
-    )
     meta = pd.Series([], dtype="int64", name="k")
+    plan = plan_of(meta.to_frame(), ["k"], Requested("k", "count", "k"))
     arrived = pickle.loads(pickle.dumps(Promised(meta, plan)))
     pd.testing.assert_series_equal(arrived.meta, meta)
     pd.testing.assert_series_equal(arrived.sent, meta)

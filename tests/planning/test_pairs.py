@@ -15,7 +15,8 @@ import dask_gpuagg
 from dask_gpuagg.planning import estimates, lower, route
 from dask_gpuagg.planning.estimates import FEW_PARTITIONS
 from dask_gpuagg.planning.nodes import GroupByMerge
-from dask_gpuagg.planning.query import Route, Routing
+from dask_gpuagg.planning.query import Route
+from tests.merging import decision_of
 
 MANY = 40
 ROWS = 2_000
@@ -47,12 +48,6 @@ def part(i: int) -> pd.DataFrame:
 
 def rows() -> Any:
     return dd.from_map(part, range(MANY))
-
-
-def decision_of(query: Any) -> Routing:
-    (found,) = dask_gpuagg.explain(query).groupbys
-    assert found.decision is not None, found
-    return found.decision
 
 
 @pytest.mark.parametrize(

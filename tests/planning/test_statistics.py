@@ -16,7 +16,8 @@ import pytest
 import dask_gpuagg
 from dask_gpuagg.planning import estimates, files
 from dask_gpuagg.planning.files import span_of_key
-from dask_gpuagg.planning.query import Route, Routing
+from dask_gpuagg.planning.query import Route
+from tests.merging import decision_of
 
 FILES = 40
 
@@ -90,12 +91,6 @@ def test_files_that_changed_are_read_again(tmp_path: Path) -> None:
         pd.DataFrame({"k": np.arange(4) * scale, "v": 1.0}).to_parquet(tmp_path / "0.parquet")
         found.append(span(dd.read_parquet(tmp_path), "k"))
     assert found == [4, 22]
-
-
-def decision_of(query: Any) -> Routing:
-    (found,) = dask_gpuagg.explain(query).groupbys
-    assert found.decision is not None, found
-    return found.decision
 
 
 @pytest.mark.parametrize(("key", "sampled"), [("k", False), ("sorted", False), ("sparse", True)])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-
 import dask.dataframe as dd
 import msgpack
 import numpy as np
@@ -25,6 +23,7 @@ from dask_gpuagg.reporting.runs import (
     subject,
     task,
 )
+from tests.data import plan_of
 
 DECISION = Decision(kernel="hgb", why="few", estimate=KeySummary(90, 100, 0.0, 0.1))
 
@@ -35,10 +34,8 @@ def _nothing_ran() -> None:
     forget()
 
 
-def plan_of(name: str) -> Plan:
-    key, value = Column("k", np.dtype("int64")), Column("v", np.dtype("float64"))
-    wanted = [Requested("v", name, "v")]
-    return make_plan([key], [key, value], wanted, dropna=True, observed=True, sort=False)
+def plan_to(name: str) -> Plan:
+    return plan_of(pd.DataFrame({"k": [1], "v": [1.0]}), ["k"], Requested("v", name, "v"))
 
 
 def test_runs_are_kept_in_order_and_tell_what_happened() -> None:
@@ -53,13 +50,13 @@ def test_runs_are_kept_in_order_and_tell_what_happened() -> None:
 
 
 def test_runs_belong_to_a_plan_and_a_step() -> None:
-    plan = plan_of("var")
+    plan = plan_to("var")
     with task(plan, "partial"):
         note_run(Run(DECISION, 10, 2))
-    with task(plan_of("min"), "combine"):
+    with task(plan_to("min"), "combine"):
         note_run(Run(DECISION, 20, 3))
     note_run(Run(DECISION, 30, 4))
-    (run,) = last_runs(plan_of("var"))
+    (run,) = last_runs(plan_to("var"))
     assert (run.plan, run.step, run.rows) == (plan, "partial", 10)
     assert str(run).startswith("partial, hgb: 10 rows")
     assert [r.step for r in last_runs()[-3:]] == ["partial", "combine", ""]
@@ -67,23 +64,17 @@ def test_runs_belong_to_a_plan_and_a_step() -> None:
 
 def test_calls_are_about_the_keys_of_their_plan() -> None:
     assert subject() == ()
-    with task(plan_of("var"), "partial"):
+    with task(plan_to("var"), "partial"):
         assert subject() == ("k",)
     assert subject() == ()
 
 
-def test_runs_travel_from_workers() -> None:
-    with task(plan_of("max"), "finalize"):
-        note_run(Run(DECISION, 10, 2))
-    assert pickle.loads(pickle.dumps(last_runs())) == last_runs()
-
-
 def test_activity_sums_up_all_queries_in_plain_values() -> None:
     for name in ("var", "min"):
-        with task(plan_of(name), "partial") as running:
+        with task(plan_to(name), "partial") as running:
             note_run(Run(DECISION, np.int64(10), np.int64(2), spilled=3, seconds=0.5))
             running.saw("device", 10, 2)
-    with task(plan_of("var"), "finalize") as running:
+    with task(plan_to("var"), "finalize") as running:
         note_run(Run(Decision(kernel="hgb", why=""), 4, 2, bytes_read=32, seconds=0.5))
         running.saw("device", 4, 2, 32)
     found = activity()

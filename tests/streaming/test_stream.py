@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.engines.host import engine as host
-from dask_gpuagg.plan import Column, Plan, Requested
+from dask_gpuagg.plan import Plan, Requested
 from dask_gpuagg.reporting.events import FellBack, listening
 from dask_gpuagg.streaming import stream
 from dask_gpuagg.streaming.batches import Sizes
 from dask_gpuagg.streaming.stream import loads, partials_of, parts_of
 from dask_gpuagg.tasks.partials import inputs_of
+from tests.data import plan_of
 from tests.streaming.fake import FakeDevice
 
 
@@ -60,11 +60,9 @@ def frame(rows: int, groups: int, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame({"k": rng.integers(0, max(groups, 1), rows), "x": values})
 
 
-def plan_of(rows: pd.DataFrame, names: Any = ASKED) -> Plan:
-    keys = [Column("k", rows["k"].dtype)]
-    columns = [Column(label, dtype) for label, dtype in rows.dtypes.items()]
-    asked = [Requested(name, name, None if name == "size" else "x") for name in names]
-    return make_plan(keys, columns, asked, dropna=True, observed=True, sort=True)
+def plan_by_k(rows: pd.DataFrame, names: Any = ASKED) -> Plan:
+    requested = [Requested(name, name, None if name == "size" else "x") for name in names]
+    return plan_of(rows, ["k"], *requested)
 
 
 def expected(whole: pd.DataFrame) -> pd.DataFrame:
@@ -75,7 +73,7 @@ def expected(whole: pd.DataFrame) -> pd.DataFrame:
 def streamed(pieces: list[pd.DataFrame], asked: Any, device: FakeDevice) -> list[Any]:
     """The partials of a stream, which have the groups of all pieces."""
     whole = pd.concat(pieces)
-    plan = plan_of(whole, asked)
+    plan = plan_by_k(whole, asked)
     made = partials_of((inputs_of(piece, ["k"], plan) for piece in pieces), plan, device)
     theirs = expected(whole)[list(asked)]
     pd.testing.assert_frame_equal(host.finalize(made, plan, theirs.iloc[:0]), theirs)
@@ -126,7 +124,7 @@ def test_tables_without_groups_are_not_held() -> None:
             return made
 
     whole = frame(200, 5).assign(k=np.nan)
-    plan = plan_of(whole, ("sum", "min"))
+    plan = plan_by_k(whole, ("sum", "min"))
     device = Shrinking(Sizes(50 * 16, 1 << 20))
     (made,) = partials_of(iter([inputs_of(whole, ["k"], plan)]), plan, device)
     assert any(line.startswith("no memory") for line in device.log)
@@ -174,11 +172,7 @@ def test_parts_with_other_bins_of_exact_sums_lose_none(
     # one part alone has its bins
     pieces.append(pd.DataFrame({"k": [400], "x": [1e300]}))
     whole = pd.concat(pieces)
-    columns = [Column(label, dtype) for label, dtype in whole.dtypes.items()]
-    plan = make_plan(
-        columns[:1], columns, [Requested("sum", "sum", "x")],
-        dropna=True, observed=True, sort=True, deterministic=True,
-    )  # fmt: skip
+    plan = plan_of(whole, ["k"], Requested("sum", "sum", "x"), deterministic=True)
     device = FakeDevice(Sizes(300 * 16, 6_000))
     if not by_device:
         monkeypatch.setattr(device, "from_host", lambda *_: device._take(1 << 60, "part"))
@@ -270,7 +264,7 @@ def test_tables_are_merged_on_the_device_and_leave_once() -> None:
 def test_copies_run_ahead_of_the_kernels() -> None:
     """The next batch is copied before the groups of the one before are asked for."""
     pieces = [frame(1_000, 10, seed) for seed in range(3)]
-    plan = plan_of(pieces[0])
+    plan = plan_by_k(pieces[0])
     order: list[str] = []
 
     class Watched(FakeDevice):
@@ -316,7 +310,7 @@ def test_a_device_with_room_for_nothing_leaves_all_rows_to_the_host(limit: int) 
 
 def test_errors_of_reading_are_raised() -> None:
     whole = frame(100, 7)
-    plan = plan_of(whole)
+    plan = plan_by_k(whole)
 
     def parts() -> Any:
         yield inputs_of(whole, ["k"], plan)
@@ -347,11 +341,7 @@ def test_codes_are_decoded_by_the_categories_of_their_own_rows(
         )
         for dtype in dtypes
     ]
-    keys = [Column(name, pieces[0][name].dtype) for name in ("k", "j")]
-    columns = [Column(label, dtype) for label, dtype in pieces[0].dtypes.items()]
-    plan = make_plan(
-        keys, columns, [Requested("x", "sum", "x")], dropna=True, observed=True, sort=True
-    )
+    plan = plan_of(pieces[0], ["k", "j"], Requested("x", "sum", "x"))
     device = FakeDevice(Sizes(100, most))
     parts = (inputs_of(piece, ["k", "j"], plan) for piece in pieces)
     made = partials_of(parts, plan, device)

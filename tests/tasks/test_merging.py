@@ -13,17 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.decomposition import make_plan, retyped
+from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.engines.device import memory
 from dask_gpuagg.engines.device import merging as by_parts
 from dask_gpuagg.engines.device.memory import OutOfDeviceMemory
 from dask_gpuagg.engines.host import engine
 from dask_gpuagg.engines.host import engine as host
 from dask_gpuagg.engines.host.dtypes import common_dtype, durations
-from dask_gpuagg.plan import Column, Plan, Requested
+from dask_gpuagg.plan import Plan, Requested
 from dask_gpuagg.tasks import merging, partials
 from dask_gpuagg.tasks.merging import DTYPES, as_found, rescaled, sources, unify
 from dask_gpuagg.tasks.partials import inputs_of, partial_of, partials_of
+from tests.data import plan_of
 
 ASKED = ("sum", "first", "last", "nunique", "median")
 
@@ -35,10 +36,8 @@ def frame(rows: int, seed: int) -> pd.DataFrame:
     return pd.DataFrame({"k": keys, "x": rng.integers(0, 5, rows)})
 
 
-def plan_of(names: Any, sort: bool = True, dropna: bool = True) -> Any:
-    columns = [Column("k", np.dtype("float64")), Column("x", np.dtype("int64"))]
-    requested = [Requested(name, name, "x") for name in names]
-    return make_plan(columns[:1], columns, requested, dropna=dropna, observed=True, sort=sort)
+def plan_by_k(names: Any, **flags: bool) -> Plan:
+    return plan_of(frame(0, 0), ["k"], *(Requested(name, name, "x") for name in names), **flags)
 
 
 class Case(NamedTuple):
@@ -52,7 +51,7 @@ class Case(NamedTuple):
 
 def case_of(names: tuple[str, ...], *lengths: int, dtype: str = "int64") -> Case:
     """A case with partitions of so many rows; the second one has values of the dtype."""
-    plan, pieces = plan_of(names), [frame(rows, seed) for seed, rows in enumerate(lengths)]
+    plan, pieces = plan_by_k(names), [frame(rows, seed) for seed, rows in enumerate(lengths)]
     pieces[1] = pieces[1].astype({"x": dtype})
     tables = [partial_of(inputs_of(piece, ["k"], plan), plan, host) for piece in pieces]
     return Case(plan, pieces, tables, pd.concat(pieces).groupby("k").x.agg(list(names)))
@@ -68,7 +67,7 @@ def case_of(names: tuple[str, ...], *lengths: int, dtype: str = "int64") -> Case
 def test_in_parts_as_at_once(
     lengths: list[int], parts: int, asked: list[str], sort: bool, dropna: bool
 ) -> None:
-    plan = plan_of(asked, sort, dropna)
+    plan = plan_by_k(asked, sort=sort, dropna=dropna)
     pieces = [frame(rows, seed) for seed, rows in enumerate(lengths)]
     tables = [partial_of(inputs_of(piece, ["k"], plan), plan, host) for piece in pieces]
     meta = pd.concat(pieces).groupby("k").x.agg(asked).iloc[:0]
@@ -168,7 +167,7 @@ def test_finished_partials_leave_before_partitions_are_halved(
 
 def test_the_error_says_what_was_asked_when_nothing_is_left(short: Short) -> None:
     short.rows = 10
-    plan = plan_of(("sum",))
+    plan = plan_by_k(("sum",))
     with pytest.raises(OutOfDeviceMemory, match="does not suffice for 125 rows") as caught:
         partials_of([inputs_of(frame(1_000, 0), ["k"], plan)], plan)
     assert caught.value.asked == 8 * 125
@@ -278,10 +277,7 @@ def test_a_copy_of_partials_is_merged_in_parts_where_memory_lacks(
 def distinct_groups(rows: int, keys: list[str]) -> tuple[Plan, Any]:
     """A plan and the partial of rows that all are groups of their own."""
     pdf = pd.DataFrame({"k": np.arange(rows), "t": np.arange(rows) % 9, "x": 1})
-    columns = [Column(label, dtype) for label, dtype in pdf.dtypes.items()]
-    requested = [Requested("x", "sum", "x")]
-    by = columns[: len(keys)]
-    plan = make_plan(by, columns, requested, dropna=True, observed=True, sort=False)
+    plan = plan_of(pdf, keys, Requested("x", "sum", "x"), sort=False)
     return plan, partial_of(inputs_of(pdf, keys, plan), plan, host)
 
 
@@ -329,10 +325,8 @@ def dtype_of(name: Any) -> Any:
 
 
 def plan_by(dtype: Any, *names: str) -> Plan:
-    requested = [Requested(name, name, "v") for name in names]
-    columns = [Column("v", dtype_of(dtype))]
-    key = [Column("k", np.dtype("int64"))]
-    return make_plan(key, columns, requested, dropna=True, observed=True, sort=True)
+    rows = pd.DataFrame({"k": pd.Series([], dtype="int64"), "v": pd.Series([], dtype=dtype)})
+    return plan_of(rows, ["k"], *(Requested(name, name, "v") for name in names))
 
 
 def of_objects(*values: Any) -> pd.Series:
@@ -461,23 +455,6 @@ def found_partial(plan: Plan, keys: list[int], values: pd.Series) -> dict[str, A
 
 
 class TestUnify:
-    def test_states_of_two_plans_get_one_layout(self):
-        plan = plan_by("int64", "sum", "mean", "max")
-        partials = [
-            found_partial(plan, [1, 2], pd.Series([1, 2])),
-            found_partial(plan, [1, 2], pd.Series([0.5, np.nan])),
-        ]
-        tables, together, dtypes = unify(partials, plan, engine)
-        assert dtypes == (np.dtype("float64"),)
-        assert [set(t["groups"].columns) for t in tables] == [
-            {"k0", "s0.sum", "s1.n", "s2.max"}
-        ] * 2
-        got = engine.finalize(
-            tables, together, pd.DataFrame({"sum": [0], "mean": [0.0], "max": [0]})[:0]
-        )
-        assert got.loc[1].tolist() == [1.5, 0.75, 1.0]
-        assert got.loc[2].tolist() == [2.0, 2.0, 2.0]
-
     def test_sums_of_ticks_get_one_unit(self):
         plan = plan_by("datetime64[s]", "mean")
         far = pd.Series(pd.to_datetime(["2200-01-01"] * 3)).astype("datetime64[s]")

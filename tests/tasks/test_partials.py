@@ -17,14 +17,14 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.decomposition import make_plan
-from dask_gpuagg.plan import Column, Requested
+from dask_gpuagg.plan import Requested
 from dask_gpuagg.streaming import choice
 from dask_gpuagg.streaming.batches import Sizes
 from dask_gpuagg.tasks import partials
 from dask_gpuagg.tasks.merging import finalized
 from dask_gpuagg.tasks.partials import Inputs, inputs_of, partials_of
 from tests.comparison import assert_same
+from tests.data import plan_of
 from tests.streaming.fake import FakeDevice
 
 ROWS = 400_000
@@ -34,9 +34,7 @@ ROWS = 400_000
 def test_halves_where_memory_does_not_suffice(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(5)
     rows = pd.DataFrame({"k": rng.integers(0, 50, ROWS), "v": rng.integers(0, 9, ROWS)})
-    columns = [Column(label, dtype) for label, dtype in rows.dtypes.items()]
-    requested, meta = [Requested("v", "sum", "v")], rows.iloc[:0].set_index("k")
-    plan = make_plan(columns[:1], columns, requested, dropna=True, observed=True, sort=True)
+    plan, meta = plan_of(rows, ["k"], Requested("v", "sum", "v")), rows.iloc[:0].set_index("k")
     partial_of, sizes = partials.partial_of, []
 
     def small(inputs: Inputs, *more: Any) -> Any:

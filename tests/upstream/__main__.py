@@ -36,11 +36,13 @@ def main() -> None:
     parser.add_argument("suites", nargs="*", default=SUITES, help=f"default: {' '.join(SUITES)}")
     parser.add_argument("-n", "--jobs", default="2", help="test processes")
     parser.add_argument("--least-share", type=float, default=LEAST_SHARE)
-    given = parser.parse_args()
+    parser.add_argument("--group-by", action="store_true", help="leave out tests without one")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         on, off = Path(folder, "on.json"), Path(folder, "off.json")
-        share = ("--least-share", str(given.least_share))
-        status = pytest_run(given.suites, given.jobs, "--outcome", on, *share)
+        selection = ["--least-share", str(options.least_share)]
+        selection += ["--group-by"] if options.group_by else []
+        status = pytest_run(options.suites, options.jobs, "--outcome", on, *selection)
         if status not in RAN:
             sys.exit(status)
         failed = json.loads(on.read_text())["failed"]
@@ -48,7 +50,7 @@ def main() -> None:
             sys.exit(status)  # 1 here says that too few group-bys were planned
         print(f"\n{len(failed)} failed: once more with the plugin off", flush=True)
         again = pytest_run(
-            given.suites, given.jobs, "--stock", "--only-failed", on, "--outcome", off
+            options.suites, options.jobs, "--stock", "--only-failed", on, "--outcome", off
         )
         if again not in RAN:
             sys.exit(again)
@@ -57,7 +59,7 @@ def main() -> None:
         total = counts["planned"] + sum(counts["fallbacks"].values())
     for name in ours:
         print(f"fails with the plugin on alone: {name}")
-    short = 100 * counts["planned"] < given.least_share * total
+    short = 100 * counts["planned"] < options.least_share * total
     print(f"{len(failed)} failed with the plugin on, {len(ours)} of them pass with it off")
     sys.exit(1 if ours or short else 0)
 
