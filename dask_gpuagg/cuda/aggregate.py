@@ -33,7 +33,7 @@ from dask_gpuagg.cuda.call import (
     zero,
 )
 from dask_gpuagg.cuda.choice import choose, summary, tables
-from dask_gpuagg.cuda.choice.choose import fit_to_memory, with_less_memory
+from dask_gpuagg.cuda.choice.choose import with_less_memory
 from dask_gpuagg.cuda.choice.costs import known
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, Partitioned, Sgb, SpEga
 from dask_gpuagg.cuda.choice.summary import KeySummary
@@ -432,9 +432,6 @@ def decide(call: Call, forced: str, sample: Sample | None, encoded: bool = False
 
 
 def _decision(call: Call, query: Query, estimate: KeySummary | None, forced: str) -> Decision:
-    """The best kernel of those that device memory has room for."""
-    costs, device = known(call.device).costs, call.device
-    decision = choose.decide(query, call.rows, estimate, device, forced, costs, call.values)
-    if forced != "auto":
-        return decision
-    return fit_to_memory(query, call.rows, decision, device, call.has_room, costs, call.values)
+    """The kernel that is expected to be the fastest."""
+    costs = known(call.device).costs
+    return choose.decide(query, call.rows, estimate, call.device, forced, costs, call.values)

@@ -17,7 +17,7 @@ from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import Args, ColumnStruct, Counters, Table, Target
 from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, SEGMENT, SMALL_BLOCK
 from dask_gpuagg.cuda.query.types import PRESENT, TYPE_BYTES
-from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch, fill, free_bytes, read_back
+from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch, fill, read_back
 from dask_gpuagg.cuda.runtime.kernels import Kernels, kernels_of
 
 Summary = ctypes.Structure | ctypes.Array[Any] | ctypes.c_uint32 | ctypes.c_uint64
@@ -117,21 +117,6 @@ class Launcher:
         buffer = self.buffer(max(size, 1))
         self.held.append(buffer)
         return buffer
-
-    def has_room(self, sizes: Sequence[int]) -> bool:
-        """Whether the allocator gives buffers of so many bytes at once; they are given back.
-
-        No resource of RMM's says what it has free. Without a pool the driver does, which is faster.
-        """
-        import rmm
-
-        if type(rmm.mr.get_current_device_resource()) is rmm.mr.CudaMemoryResource:
-            return sum(sizes) <= free_bytes()
-        try:
-            buffers = [self.buffer(size) for size in sizes]
-        except MemoryError:
-            return False
-        return len(buffers) == len(sizes)
 
     def launch(self, name: str, blocks: int, threads: int, *args: Any, shared: int = 0) -> None:
         """Launch the kernel of this name, and time it if there is a stopwatch."""

@@ -61,7 +61,7 @@ class Columns:
             pieces=(Piece([SimpleNamespace()] * 4, 0, self.rows),),
             counters=Counters, allocate=lambda size: held.append(memory) or memory,
             launch=lambda *a, **k: None, launch_over=lambda *a: None,
-            spread=lambda *a: 1, codes=codes, kernels=query, has_room=lambda sizes: True,
+            spread=lambda *a: 1, codes=codes, kernels=query,
         )  # fmt: skip
         self.calls.append(made)
         return made

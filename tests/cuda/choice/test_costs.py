@@ -67,9 +67,7 @@ def test_decisions_use_the_measured_constants(cache: Path, monkeypatch: pytest.M
         (),
     )
     sample: Any = object()
-    call: Any = SimpleNamespace(
-        query=query, rows=10**8, device=H200, values=None, has_room=lambda sizes: True
-    )
+    call: Any = SimpleNamespace(query=query, rows=10**8, device=H200, values=None)
     monkeypatch.setattr(attempts, "estimated", lambda call, forced, sample: estimate)
     assert attempts.decide(call, "auto", sample).kernel == "pgb"
     slow_scatter = replace(FOUND, move_ps=1e3)
