@@ -27,7 +27,6 @@ from dask_gpuagg.cuda.call import (
     NeedsWholeColumns,
     Part,
     Run,
-    prepared,
     run_of,
     write,
     zero,
@@ -51,8 +50,9 @@ from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import Args, Counters
 from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST
 from dask_gpuagg.cuda.runtime import kernels
-from dask_gpuagg.cuda.runtime.background import KernelsCompiling
+from dask_gpuagg.cuda.runtime.compiler import KernelsCompiling
 from dask_gpuagg.cuda.runtime.driver import Stopwatch, current_device
+from dask_gpuagg.cuda.runtime.kernels import kernels_of
 from dask_gpuagg.cuda.sampling import repeat
 from dask_gpuagg.cuda.sampling.sample import Sample, estimated, numbering_of, sampled
 
@@ -109,7 +109,7 @@ def aggregate(
         raise ValueError(f"at most {OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
     started = time.perf_counter()
     device = current_device()
-    requested, _ = prepared(query, device)
+    requested = kernels_of(query, device).query
     columns = Columns(parts, device, stream, stopwatch, about, least, meanwhile)
     decision: Decision | None = None
     many = forced == "auto" and columns.rows >= summary.SAMPLED_FROM
@@ -148,9 +148,9 @@ def prepare(queries: Iterable[Query], *units: str) -> None:
             # whatever is called then needs these as well
             always = [u for u in _FORM_UNITS if u in form.units]
             names = (*units, *(always if units else ()))
-            units_of_queries.append((prepared(form, device)[1], names))
+            units_of_queries.append((kernels_of(form, device), names))
         for form, likely in units_of_dictionary(query, many_keys=False):
-            units_of_queries.append((prepared(form, device)[1], likely))
+            units_of_queries.append((kernels_of(form, device), likely))
     kernels.prepare(units_of_queries)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from itertools import zip_longest
 
 from dask_gpuagg.cuda.algorithms import pgb, tables
-from dask_gpuagg.cuda.call import prepared
 from dask_gpuagg.cuda.choice import choose, summary
 from dask_gpuagg.cuda.choice.costs import known
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Partitioned
@@ -21,6 +20,7 @@ from dask_gpuagg.cuda.query.forms import HASHED
 from dask_gpuagg.cuda.query.instantiations import CORE, DICTIONARY, first_units, unit_of
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import Device, current_device
+from dask_gpuagg.cuda.runtime.kernels import kernels_of
 
 # However many the groups are: the sample, and what shows and makes a representation of the keys.
 _ALWAYS = (CORE, "sample", "bytes", "ranges", "codes")
@@ -38,14 +38,14 @@ def compile_ahead(query: Query, rows: int, groups: int | None = None) -> None:
     """
     device = current_device()
     for requested, unit in likely(query, rows, groups, device):
-        prepared(requested, device)[1].begin(unit)
+        kernels_of(requested, device).begin(unit)
 
 
 def begin(query: Query, device: Device, decision: Decision) -> None:
     """Let all kernels of a decision be compiled, of which a call has launched some at most."""
     for requested, unit in units_of(query, device, decision):
         if unit in requested.units:
-            prepared(requested, device)[1].begin(unit)
+            kernels_of(requested, device).begin(unit)
 
 
 def likely(query: Query, rows: int, groups: int | None, device: Device) -> Units:

@@ -10,7 +10,6 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.choice.decision import Decision
 from dask_gpuagg.cuda.choice.summary import SEGMENTS
 from dask_gpuagg.cuda.query.query import Query
@@ -398,7 +397,8 @@ class Columns:
         parts = [part for part in self.parts if part.rows] or self.parts[:1]
         if len(parts) > 1 and not query.form.is_read_once:
             raise NeedsWholeColumns(f"keys that are {query.form.name}")
-        query, kernels = prepared(query, self.device)
+        kernels = kernels_of(query, self.device)
+        query = kernels.query
         pieces, first = [], 0
         for part in parts:
             columns = _structs(query, part, extra, first)
@@ -440,16 +440,3 @@ def _structs(
     flat += [ColumnStruct() for _ in range(words)]
     flat += extra or [ColumnStruct() for _ in range(query.extra_columns - words)]
     return (ColumnStruct * max(len(flat), 1))(*flat)
-
-
-_prepared: Cache[tuple[Query, Device], tuple[Query, Kernels]] = Cache(1024)
-
-
-def prepared(query: Query, device: Device) -> tuple[Query, Kernels]:
-    """The kernels of a query, and the query as first seen, with the properties it has cached."""
-    return _prepared.of((query, device), lambda: (query, kernels_of(query, device)))
-
-
-def forget_prepared() -> None:
-    """Ask for the kernels of all queries again."""
-    _prepared.clear()

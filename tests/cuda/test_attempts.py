@@ -28,7 +28,7 @@ from dask_gpuagg.cuda.query.forms import BY_ROW, CODED, RANGED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import Args, Codes, Counters
 from dask_gpuagg.cuda.query.types import KeyPart
-from dask_gpuagg.cuda.runtime.background import KernelsCompiling
+from dask_gpuagg.cuda.runtime.compiler import KernelsCompiling
 from dask_gpuagg.cuda.sampling import repeat
 from tests.cuda.choice.test_choose import H200
 from tests.cuda.choice.test_tables import SUM, dense
@@ -136,13 +136,13 @@ def test_what_a_decision_launches_compiles_side_by_side(
 ) -> None:
     begun: list[tuple[Query, str]] = []
 
-    def prepared(query: Query, device: Any) -> Any:
-        return query, SimpleNamespace(begin=lambda unit: begun.append((query, unit)))
+    def kernels_of(query: Query, device: Any) -> Any:
+        return SimpleNamespace(begin=lambda unit: begun.append((query, unit)))
 
     def fail(call: Any, decision: Decision) -> None:
         raise KernelsCompiling("scatter")
 
-    monkeypatch.setattr(ahead, "prepared", prepared)
+    monkeypatch.setattr(ahead, "kernels_of", kernels_of)
     run_by(fail)
     expected = {PARTS: ["scatter", "aggregate"], WINDOW: ["direct_shared"], HGB: ["hgb"]}
     for decision, units in expected.items():

@@ -16,7 +16,6 @@ import pytest
 from dask_gpuagg import last_runs
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.algorithms import select, sgb
-from dask_gpuagg.cuda.call import forget_prepared
 from dask_gpuagg.cuda.runtime import kernels
 from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
 from tests.device.frames import on_device
@@ -45,7 +44,6 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raising: None) -> Ite
 
 
 def forget_kernels() -> None:
-    forget_prepared()
     # those that serve all queries
     for algorithm in (select, sgb):
         algorithm._kernels.cache_clear()

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
+from contextvars import ContextVar
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -42,6 +44,10 @@ class KernelsUnavailable(RuntimeError):
 
 class CompileError(KernelsUnavailable):
     """NVRTC is missing, or rejected a source; then the message is its log."""
+
+
+class KernelsCompiling(KernelsUnavailable):
+    """Kernels are being compiled, and will be ready for a later call."""
 
 
 class Compiled(NamedTuple):
@@ -245,3 +251,38 @@ def _key(unit: TranslationUnit, architecture: str) -> str:
     parts = (*unit.kernels, *unit.kernels.values(), *_OPTIONS, architecture, compiler_version())
     text = "\0".join((unit.source, sources_hash(), *parts))
     return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+# ---- in the background ---------------------------------------------------------------------------
+
+_waits: ContextVar[bool] = ContextVar("_waits", default=True)
+
+
+def waits() -> bool:
+    """Whether a call waits until its kernels are compiled."""
+    return _waits.get()
+
+
+@contextlib.contextmanager
+def waiting(waits: bool) -> Iterator[None]:
+    """Calls inside wait for their kernels, or raise ``KernelsCompiling`` instead."""
+    token = _waits.set(waits)
+    try:
+        yield
+    finally:
+        _waits.reset(token)
+
+
+def submit(work: Callable[[], Any]) -> Future[Any]:
+    """Call a function that compiles in a thread of its own.
+
+    A program that ends completes what has begun, for the cache, and leaves out the rest, all of
+    which an executor's threads would do first.
+    """
+    return in_own_thread(work, _cores_free(os.getpid()))
+
+
+@lru_cache(1)
+def _cores_free(process: int) -> threading.Semaphore:
+    # of each process: a fork may find its parent's taken. One core is left to the program.
+    return threading.Semaphore(max(1, cpu_count() - 1))

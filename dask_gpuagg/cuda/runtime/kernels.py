@@ -15,9 +15,15 @@ from typing import Any, NamedTuple
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.query.instantiations import CORE, UNITS, TranslationUnit, unit_of
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.runtime import background
-from dask_gpuagg.cuda.runtime.background import KernelsCompiling
-from dask_gpuagg.cuda.runtime.compiler import Compiled, KernelsUnavailable, cubin, cubins, kept
+from dask_gpuagg.cuda.runtime import compiler
+from dask_gpuagg.cuda.runtime.compiler import (
+    Compiled,
+    KernelsCompiling,
+    KernelsUnavailable,
+    cubin,
+    cubins,
+    kept,
+)
 from dask_gpuagg.cuda.runtime.driver import Device, DriverError, bindings, checked
 
 
@@ -57,6 +63,12 @@ class Kernels:
         self._loads: list[Any] = []
         weakref.finalize(self, _retire, device, self._loads).atexit = False
 
+    @property
+    def query(self) -> Query:
+        """The query, with the properties that earlier calls have cached."""
+        assert isinstance(self._query, Query)
+        return self._query
+
     def prepare(self, *units: str) -> None:
         """Compile or load some units, or all, before one of their kernels is launched."""
         prepare([(self, units)])
@@ -77,7 +89,7 @@ class Kernels:
             work = partial(cubin, source, architecture)
             try:
                 compiled = kept(source, architecture)
-                self._code[unit] = _finished(compiled) if compiled else background.submit(work)
+                self._code[unit] = _finished(compiled) if compiled else compiler.submit(work)
             except KernelsUnavailable as error:
                 self._code[unit] = _finished(error)
         return self._code[unit]
@@ -134,7 +146,7 @@ class Kernels:
         return driver.CUfunction(int(kernel))
 
     def _library(self, unit: str) -> _Library:
-        if not background.waits() and not self.begin(unit):
+        if not compiler.waits() and not self.begin(unit):
             raise KernelsCompiling(f"the kernels of the unit {unit} are being compiled")
         return self._libraries.of(unit, lambda: self._loaded(unit))
 

@@ -16,8 +16,7 @@ from dask_gpuagg.cuda.ahead import compile_ahead
 from dask_gpuagg.cuda.query.canonical import Canonical, canonical
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import EXACT_BINS, KernelOutput, KernelState
-from dask_gpuagg.cuda.runtime.background import KernelsCompiling, waiting
-from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
+from dask_gpuagg.cuda.runtime.compiler import KernelsCompiling, KernelsUnavailable, waiting
 from dask_gpuagg.cuda.runtime.driver import Stopwatch
 from dask_gpuagg.engines.device import libcudf
 from dask_gpuagg.engines.device.columns import (

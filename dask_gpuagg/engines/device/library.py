@@ -19,9 +19,8 @@ from pylibcudf.utils import _get_stream
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.cuda.algorithms import sgb
-from dask_gpuagg.cuda.runtime import background
-from dask_gpuagg.cuda.runtime.background import KernelsCompiling, waiting
-from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
+from dask_gpuagg.cuda.runtime import compiler
+from dask_gpuagg.cuda.runtime.compiler import KernelsCompiling, KernelsUnavailable, waiting
 from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class
 from dask_gpuagg.engines.device import libcudf
 from dask_gpuagg.engines.device.aggregator import waits
@@ -194,7 +193,7 @@ def _finished_state(output: Output, fields: Fields, index: Any) -> Any:
 def can_sort() -> bool:
     """Whether the kernels that sort are compiled, or can be; if not, libcudf's group-by serves."""
     kernels = sgb.launcher(_get_stream()).kernels
-    if not background.waits():
+    if not compiler.waits():
         return kernels.begin()
     try:
         kernels.prepare()

@@ -23,7 +23,7 @@ from dask_gpuagg.cuda.algorithms.sgb import Words, array_of
 from dask_gpuagg.cuda.query.structs import Chunk
 from dask_gpuagg.cuda.query.tuning import SIDES
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
-from dask_gpuagg.cuda.runtime.background import waiting
+from dask_gpuagg.cuda.runtime.compiler import waiting
 from dask_gpuagg.engines.device.columns import (
     FLOAT64,
     column_of,

@@ -18,8 +18,13 @@ from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.query.instantiations import UNITS, TranslationUnit, first_units
 from dask_gpuagg.cuda.runtime import compiler
 from dask_gpuagg.cuda.runtime import kernels as kernels_module
-from dask_gpuagg.cuda.runtime.background import KernelsCompiling, waiting
-from dask_gpuagg.cuda.runtime.compiler import Compiled, CompileError, KernelsUnavailable
+from dask_gpuagg.cuda.runtime.compiler import (
+    Compiled,
+    CompileError,
+    KernelsCompiling,
+    KernelsUnavailable,
+    waiting,
+)
 from dask_gpuagg.cuda.runtime.driver import Device
 from dask_gpuagg.cuda.runtime.kernels import Kernels, kernels_of
 from tests.cuda.specialisations import TABLE
@@ -369,14 +374,14 @@ def test_a_failure_in_the_background_is_one_for_later_calls(
 
 ENDS = """
 import time
-from dask_gpuagg.cuda.runtime import background
+from dask_gpuagg.cuda.runtime import compiler
 
 def work():
     time.sleep(0.2)
     print("done", flush=True)
 
 for _ in range(100):
-    background.submit(work)
+    compiler.submit(work)
 time.sleep(0.3)
 """
 
@@ -392,7 +397,7 @@ def test_a_program_ends_without_what_has_not_begun() -> None:
 # threads of Dask's workers are daemons, and threads are what those are that start them
 BEGINS = """
 import threading, time
-from dask_gpuagg.cuda.runtime import background
+from dask_gpuagg.cuda.runtime import compiler
 
 def work():
     begun.set()
@@ -400,7 +405,7 @@ def work():
     print("done", flush=True)
 
 begun = threading.Event()
-threading.Thread(target=background.submit, args=[work], daemon=True).start()
+threading.Thread(target=compiler.submit, args=[work], daemon=True).start()
 begun.wait(60)
 """
 

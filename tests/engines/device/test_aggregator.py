@@ -12,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda.runtime import background
-from dask_gpuagg.cuda.runtime.background import KernelsCompiling
-from dask_gpuagg.cuda.runtime.compiler import CompileError
+from dask_gpuagg.cuda.runtime import compiler
+from dask_gpuagg.cuda.runtime.compiler import CompileError, KernelsCompiling
 from tests.cuda.specialisations import TABLE
 from tests.engines.device import stand_ins
 from tests.engines.device.stand_ins import without_rapids
@@ -199,8 +198,8 @@ def run(calls: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., lis
         asked: list[str] = []
 
         def by_kernels(*_: Any) -> str:
-            asked.append("waits" if background.waits() else "kernels")
-            if not background.waits():
+            asked.append("waits" if compiler.waits() else "kernels")
+            if not compiler.waits():
                 raise KernelsCompiling("being compiled")
             if not compiles:
                 raise CompileError("no such instruction")
