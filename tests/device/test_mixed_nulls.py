@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from dask_gpuagg.cuda.runtime import kernels
-from dask_gpuagg.worker.warmup import examples_of
+from dask_gpuagg.worker.plugin import examples_of
 from tests.device.test_kernels import KERNELS, assert_equal, by_pandas, check
 
 SPEC = {"a": ["sum", "min"], "b": ["mean", "count"], "c": ["max", "sum"]}

@@ -12,7 +12,7 @@ import pytest
 
 from dask_gpuagg.cuda import warm
 from dask_gpuagg.cuda.runtime import kernels
-from dask_gpuagg.worker.warmup import examples_of
+from dask_gpuagg.worker.plugin import examples_of
 
 pytestmark = pytest.mark.device
 

@@ -60,7 +60,6 @@ from dask_gpuagg.engines.device.results import (
 )
 from dask_gpuagg.engines.device.support import of_rows, one_pass
 from dask_gpuagg.engines.device.tables import (
-    bucket_of,
     bytes_of,
     common_dtype,
     compatible,
@@ -76,7 +75,7 @@ from dask_gpuagg.engines.device.tables import (
 from dask_gpuagg.plan import Partial, Plan
 
 __all__ = [
-    "NAME", "alike", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible",
+    "NAME", "alike", "bytes_of", "combine", "common_dtype", "compatible",
     "concatenated_outputs", "direct", "direct_of_frame", "divided", "divided_outputs", "finalize",
     "of_categories", "partial", "restored", "sampled", "shape_of", "split", "stack", "stacked",
     "within_memory",
