@@ -256,7 +256,7 @@ class Aggregator:
     def _state(self, policy: str, *columns: plc.Column, ctype: str | None = None) -> int:
         return self._place_of(KernelState(policy, tuple(self._input(c) for c in columns), ctype))
 
-    def _of_present(self, policy: str, column: plc.Column) -> int:
+    def _presence_state(self, policy: str, column: plc.Column) -> int:
         """A state that does not look at the values, whatever their type."""
         if column.type().id() in CTYPES:
             # read all the same: another state may need the values, and inputs are not read twice
@@ -276,7 +276,9 @@ class Aggregator:
         return self.nulls or masked(column)
 
     def _counted(self, column: plc.Column) -> int:
-        return self._of_present("Count", column) if self._masked(column) else self._state("Size")
+        return (
+            self._presence_state("Count", column) if self._masked(column) else self._state("Size")
+        )
 
     def _counts(self, column: plc.Column) -> tuple[int, ...]:
         """The number of values, as a state, where groups may have none."""
@@ -352,7 +354,7 @@ class Aggregator:
         nullable = self._masked(column) if nullable is None else nullable
         states: tuple[int, ...] = (self._state(policy, column),)
         if nullable:
-            output, states = f"{output}Of", (*states, self._of_present("Count", column))
+            output, states = f"{output}Of", (*states, self._presence_state("Count", column))
         self._add(output, states, ctype, dtype, nullable)
 
     def exact_sum(self, column: plc.Column) -> None:
@@ -405,7 +407,7 @@ class Aggregator:
         self._row_number("LastRow", True, column)
 
     def _row_number(self, policy: str, last: bool, column: plc.Column) -> None:
-        state = self._of_present(policy, column)
+        state = self._presence_state(policy, column)
         self._add("RowNumber", state, "i32", INT32, constants=(last,), of=column)
 
     def mean(self, column: plc.Column, counts: plc.Column | None = None) -> None:

@@ -37,7 +37,7 @@ from dask_gpuagg.engines.device.columns import (
 )
 from dask_gpuagg.engines.device.digits import alike, is_lost, losses_of, without_losses
 from dask_gpuagg.engines.device.groups import Grouping, Numbering
-from dask_gpuagg.engines.device.library import numbered, sketch_entries, with_outputs
+from dask_gpuagg.engines.device.library import number_rows, sketch_entries, with_outputs
 from dask_gpuagg.engines.device.memory import after_free, first_that_fits, restored
 from dask_gpuagg.engines.device.passes import (
     add_outputs,
@@ -219,7 +219,7 @@ def _direct_of_rows(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, sha
     """Run ``direct`` for a plan whose outputs are all of whole groups."""
     whole = {f"k{i}": k for i, k in enumerate(keys)}
     rows = table(whole | {f"v{c}": columns[c] for c in sorted({*plan.rows, *plan.pairs})})
-    groups, numbering = numbered(keys_of(rows), not plan.dropna)
+    groups, numbering = number_rows(keys_of(rows), not plan.dropna)
     outputs = with_outputs(groups, {"rows": rows}, plan, shape.index, {"rows": numbering})
     return shaped(outputs, plan, of_plan(shape, plan))
 
@@ -340,7 +340,7 @@ def finalize_tables(
         groups = finished(stacked["groups"], plan, least)
     else:
         name = next(iter(stacked))
-        groups, numbering = numbered(keys_of(stacked[name]))
+        groups, numbering = number_rows(keys_of(stacked[name]))
         if plan.observed:
             numberings[name] = numbering
     if plan.shape == "values":

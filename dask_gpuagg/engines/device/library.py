@@ -336,7 +336,7 @@ def _quantile(numbering: Numbering, values: Any, q: float, interpolation: str) -
 
 def sketch_entries(keys: Sequence[Any], values: Any, sketch: Sketched, keep_nulls: bool) -> Any:
     """The best values of rows, as a table of keys and ``v``: at least one row for each group."""
-    groups, numbering = numbered(keys, keep_nulls)
+    groups, numbering = number_rows(keys, keep_nulls)
     codes, best = _best(numbering, values, sketch.aggregation, **dict(sketch.parameters))
     missing = cp.flatnonzero(counts_of(codes, len(groups)) == 0)
     rows = cp.concatenate([codes, missing]).astype(cp.int32)
@@ -393,7 +393,7 @@ def _ascending(numbering: Numbering, taken: plc.Column) -> tuple[cp.ndarray, cp.
     return values[order], starts
 
 
-def numbered(keys: Sequence[Any], keep_nulls: bool = True) -> tuple[Any, Numbering]:
+def number_rows(keys: Sequence[Any], keep_nulls: bool = True) -> tuple[Any, Numbering]:
     """The groups of some rows, and the rows' numbers."""
     grouping = Grouping(keys, keep_nulls)
     grouping.aggregator.encode()

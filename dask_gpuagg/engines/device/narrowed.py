@@ -37,7 +37,7 @@ from dask_gpuagg.engines.device.columns import (
     view,
 )
 from dask_gpuagg.engines.device.groups import column_struct, counts_of, matches
-from dask_gpuagg.engines.device.library import can_sort, numbered
+from dask_gpuagg.engines.device.library import can_sort, number_rows
 from dask_gpuagg.engines.device.tables import aligned, cast, stack
 from dask_gpuagg.narrowing import Target, interpolation_of, share_inside, target_of, targets
 from dask_gpuagg.plan import Plan
@@ -279,7 +279,7 @@ def picked(
 
 def _numbered(keys: Sequence[Any], keep_nulls: bool) -> tuple[Any, cp.ndarray]:
     """The groups of some rows, and the number of each row's group, -1 for none."""
-    groups, numbering = numbered(keys, keep_nulls)
+    groups, numbering = number_rows(keys, keep_nulls)
     return groups, numbering.of_rows(len(keys[0]))
 
 
