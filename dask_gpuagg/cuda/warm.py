@@ -100,7 +100,7 @@ def _query(
     places, outputs = [], []
     for policy, i in aggregations.states:
         merging, fields = _PARTIALS[policy]
-        read = () if policy == "Size" else (i,)
+        read: tuple[int, ...] = () if policy == "Size" else (i,)
         if merged:
             read = tuple(range(len(inputs), len(inputs) + len(fields)))
             inputs += fields.values()
