@@ -217,26 +217,14 @@ def _checked(returned: tuple[Any, ...]) -> Any:
 
 @cache
 def compiler_version() -> str:
-    """NVRTC's version in full, from what it compiles: its own call has two numbers only."""
+    """NVRTC's version; ``CompileError`` where it cannot be loaded."""
     try:
         from cuda.bindings import nvrtc
 
         _, major, minor = nvrtc.nvrtcVersion()
     except (ImportError, OSError, RuntimeError) as error:
         raise CompileError(f"NVRTC cannot be loaded: {error}") from error
-    comments = [line for line in _uninterrupted(_empty_ptx).splitlines() if line.startswith("// ")]
-    return "\n".join((f"{major}.{minor}", *comments))
-
-
-def _empty_ptx() -> str:
-    from cuda.bindings import nvrtc
-
-    oldest = min(_checked(nvrtc.nvrtcGetSupportedArchs()))
-    with _program(b"", {}) as program:
-        _run(program, [f"--gpu-architecture=compute_{oldest}"])
-        ptx = bytearray(_checked(nvrtc.nvrtcGetPTXSize(program)))
-        _checked(nvrtc.nvrtcGetPTX(program, ptx))
-    return ptx.decode()
+    return f"{major}.{minor}"
 
 
 def supported_architectures() -> list[str]:
