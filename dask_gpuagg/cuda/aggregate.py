@@ -74,12 +74,12 @@ class Aggregated:
     # numbers of the rows' groups that are there already, in the order of the keys
     codes: Any | None = None
 
-    def encode(self, order: int = 0) -> Any:
+    def encode(self) -> Any:
         """The number of every row's group, int32, after a call with ``encoded``; see ``encode``."""
         if self.codes is not None:
             return self.codes
         assert self.call is not None
-        return encode(self.call, self.run.groups, order)
+        return encode(self.call, self.run.groups)
 
 
 def aggregate(

@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from dask_gpuagg.cuda.dictionary import units_of_dictionary
@@ -15,7 +16,13 @@ from dask_gpuagg.cuda.query.instantiations import TranslationUnit, first_units, 
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime import driver
-from dask_gpuagg.cuda.runtime.compiler import CompileError, cubins, kept, supported_architectures
+from dask_gpuagg.cuda.runtime.compiler import (
+    CompileError,
+    cubin,
+    kept,
+    submit,
+    supported_architectures,
+)
 from dask_gpuagg.cuda.runtime.disk_cache import cache_directory
 
 # ---- queries that are common ---------------------------------------------------------------------
@@ -176,8 +183,12 @@ def warm(architecture: str, everything: bool = False) -> int:
     for name, units in work(everything).items():
         begun = time.perf_counter()
         missing = [unit for unit in units if kept(unit, architecture) is None]
-        compiled = cubins([(unit, architecture) for unit in missing])
-        errors = [error for error in compiled if isinstance(error, CompileError)]
+        errors = []
+        for future in [submit(partial(cubin, unit, architecture)) for unit in missing]:
+            try:
+                future.result()
+            except CompileError as error:
+                errors.append(error)
         took = time.perf_counter() - begun
         print(
             f"{architecture}, {name}: {len(missing) - len(errors)} units compiled in {took:.1f} s, "

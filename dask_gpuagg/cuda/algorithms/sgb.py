@@ -265,11 +265,10 @@ def may_be_narrow(query: Query) -> bool:
     return query.form == PACKED and not nulls and not query.outputs
 
 
-def encode(call: Call, groups: int, order: int = 0) -> Any:
+def encode(call: Call, groups: int) -> Any:
     """The number of every row's group, by the table in global memory that a call has left.
 
-    A buffer of int32, -1 for rows of no group. ``order`` is the address of the numbers, int32, of
-    the groups that come first, second, ...; 0 for the order of ``call.args.order``.
+    A buffer of int32, -1 for rows of no group.
     """
     codes = call.buffer(4 * call.rows)
     if call.rows == 0:
@@ -277,8 +276,7 @@ def encode(call: Call, groups: int, order: int = 0) -> Any:
     args = call.args
     slots = args.table.slots + tuning.EXTRA_SLOTS
     entries = ctypes.c_void_p(call.allocate(_ENTRY_BYTES * slots).ptr)
-    sorted_groups, count = ctypes.c_void_p(order), ctypes.c_uint32(groups)
-    call.launch_over("entries", slots, args, sorted_groups, count, entries)
+    call.launch_over("entries", slots, args, ctypes.c_uint32(groups), entries)
     blocks = call.spread(call.rows, tuning.ENCODE_THREADS * call.query.unroll)
     target = ctypes.c_void_p(codes.ptr)
     call.launch("encode", blocks, tuning.ENCODE_THREADS, args, call.columns, entries, target)

@@ -12,7 +12,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextvars import ContextVar
 from functools import cache, lru_cache
 from pathlib import Path
@@ -87,22 +87,6 @@ def kept(unit: TranslationUnit, architecture: str) -> Compiled | None:
     end = len(content) - _LENGTH
     begin = end - int.from_bytes(content[end:], "little")
     return Compiled(content[:begin], json.loads(content[begin:end]))
-
-
-def cubins(units: Sequence[tuple[TranslationUnit, str]]) -> list[Compiled | CompileError]:
-    """Machine code, or the error, of units with their architectures, compiled side by side.
-
-    NVRTC lets go of the interpreter's lock, so that a thread for each core keeps all of them busy.
-    """
-
-    def attempt(unit: tuple[TranslationUnit, str]) -> Compiled | CompileError:
-        try:
-            return cubin(*unit)
-        except CompileError as error:
-            return error
-
-    with ThreadPoolExecutor(cpu_count(), thread_name_prefix="gpuagg-compile") as pool:
-        return list(pool.map(attempt, units))
 
 
 def compile_source(unit: TranslationUnit, architecture: str, *more: str) -> Compiled:
@@ -272,5 +256,5 @@ def submit(work: Callable[[], Any]) -> Future[Any]:
 
 @lru_cache(1)
 def _cores_free(process: int) -> threading.Semaphore:
-    # of each process: a fork may find its parent's taken. One core is left to the program.
-    return threading.Semaphore(max(1, cpu_count() - 1))
+    # of each process: a fork may find its parent's taken. NVRTC lets go of the interpreter's lock.
+    return threading.Semaphore(cpu_count())

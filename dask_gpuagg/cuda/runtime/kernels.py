@@ -21,7 +21,6 @@ from dask_gpuagg.cuda.runtime.compiler import (
     KernelsCompiling,
     KernelsUnavailable,
     cubin,
-    cubins,
     kept,
 )
 from dask_gpuagg.cuda.runtime.driver import Device, DriverError, bindings, checked
@@ -199,10 +198,8 @@ def prepare(queries: Sequence[tuple[Kernels, Sequence[str]]]) -> None:
         for unit in kernels._query.units
         if not units or unit in units
     ]
-    missing = [(k, unit) for k, unit in pairs if unit not in k._libraries and unit not in k._code]
-    sources = [(k._query.source(unit), k._device.architecture) for k, unit in missing]
-    for (kernels, unit), outcome in zip(missing, cubins(sources), strict=True):
-        kernels._code[unit] = _finished(outcome)
+    for kernels, unit in pairs:
+        kernels.begin(unit)
     for kernels, unit in pairs:
         kernels._library(unit)
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from threading import Barrier, Event
+from threading import Barrier, Event, Semaphore
 from typing import Any
 
 import pytest
@@ -144,7 +144,8 @@ def test_units_of_several_queries_are_prepared_together(monkeypatch: pytest.Monk
         return bindings.CUresult.CUDA_SUCCESS, len(loaded)
 
     compile_by(monkeypatch, wait)
-    monkeypatch.setattr(compiler, "cpu_count", lambda: 4)
+    slots = Semaphore(4)
+    monkeypatch.setattr(compiler, "_cores_free", lambda process: slots)
     monkeypatch.setattr(bindings, "cuLibraryLoadData", load)
     queries = [TABLE[f"{n} by int64"] for n in ("1 aggregation", "5 aggregations")]
     kernels = [Kernels(query, DEVICE) for query in queries]
