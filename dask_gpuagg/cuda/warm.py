@@ -183,20 +183,20 @@ def warm(architecture: str, everything: bool = False) -> int:
     for name, units in work(everything).items():
         begun = time.perf_counter()
         missing = [unit for unit in units if kept(unit, architecture) is None]
-        errors = []
+        failed = []
         for future in [submit(partial(cubin, unit, architecture)) for unit in missing]:
             try:
                 future.result()
             except CompileError as error:
-                errors.append(error)
+                failed.append(str(error))
         took = time.perf_counter() - begun
         print(
-            f"{architecture}, {name}: {len(missing) - len(errors)} units compiled in {took:.1f} s, "
+            f"{architecture}, {name}: {len(missing) - len(failed)} units compiled in {took:.1f} s, "
             f"{len(units) - len(missing)} were there"
         )
-        for error in errors:
-            _failed(str(error))
-        failures += len(errors)
+        for reason in failed:
+            _failed(reason)
+        failures += len(failed)
     print(f"{architecture}: {time.perf_counter() - started:.1f} s in all")
     return min(failures, 1)
 
