@@ -6,7 +6,6 @@ import ctypes
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from dask_gpuagg.cache import OfObjects
 from dask_gpuagg.cuda.algorithms.tables import clear_target, take_listed
 from dask_gpuagg.cuda.call import (
     Call,
@@ -152,13 +151,9 @@ def _scatter(decision: Partitioned, copies: _Copies) -> None:
         call.launch(kernel, blocks, query.scatter[0], *operands, shared=shared)
 
 
-# Of the decisions used last, which are repeated: hundreds of words take longer than a kernel.
-_hot_words: OfObjects[ctypes.Array[ctypes.c_uint64]] = OfObjects(8)
-
-
 def _hot_keys(query: Query, decision: Partitioned) -> structs.HotKeys:
     return structs.HotKeys(
-        _hot_words.of(decision, lambda: (ctypes.c_uint64 * tuning.HOT_AT_MOST)(*decision.hot)),
+        (ctypes.c_uint64 * tuning.HOT_AT_MOST)(*decision.hot),
         len(decision.hot),
         # where there is no such table, one in which nothing is found
         decision.hot_buckets or partitioning.FEWEST_BUCKETS,

@@ -129,7 +129,7 @@ class Aggregator:
         self.nulls = False
         # each with whether only its validity is read
         self._inputs: list[tuple[plc.Column, bool]] = []
-        # where they are, by the columns themselves and by the memory that they are views of
+        # where they are, by the memory that they are views of
         self._places: dict[tuple[Any, bool], int] = {}
         self._states: list[KernelState] = []
         self._outputs: list[tuple[KernelOutput, DataType, plc.Column | None]] = []
@@ -243,14 +243,9 @@ class Aggregator:
 
     def _input(self, column: plc.Column, present: bool = False) -> int:
         # the inputs keep their columns alive, so no other column gets the identity of one
-        place = self._places.get((id(column), present))
-        if place is not None:
-            return place
-        memory = identity(column)
-        place = self._places.get((memory, present), len(self._inputs))
+        place = self._places.setdefault((identity(column), present), len(self._inputs))
         if place == len(self._inputs):
             self._inputs.append((column, present))
-            self._places[memory, present] = self._places[id(column), present] = place
         return place
 
     def _state(self, policy: str, *columns: plc.Column, ctype: str | None = None) -> int:
