@@ -18,8 +18,8 @@ from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, Val
 from dask_gpuagg.cuda.runtime import driver
 from dask_gpuagg.cuda.runtime.compiler import (
     CompileError,
+    cached,
     cubin,
-    kept,
     submit,
     supported_architectures,
 )
@@ -182,7 +182,7 @@ def warm(architecture: str, everything: bool = False) -> int:
     started = time.perf_counter()
     for name, units in work(everything).items():
         begun = time.perf_counter()
-        missing = [unit for unit in units if kept(unit, architecture) is None]
+        missing = [unit for unit in units if cached(unit, architecture) is None]
         failed = []
         for future in [submit(partial(cubin, unit, architecture)) for unit in missing]:
             try:

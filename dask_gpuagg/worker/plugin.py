@@ -253,14 +253,14 @@ def _rehearse(example: Example) -> None:
     plan = example.plan
     keys = [_two_rows(key.dtype) for key in plan.keys]
     columns = [_two_rows(column.dtype) for column in plan.columns]
-    before = set(kernels.known())
+    before = set(kernels.known_queries())
     waits = replace(task_settings(), compile="wait")
     with dry_run(), using(waits):
         partial = engine.partial(keys, columns, None, plan)
         if plan.is_one_table:
             engine.direct_of_columns(keys, columns, plan, engine.shape_of(example.meta))
         # partials are small: the kernels that the rehearsal itself used suffice for them
-        prepare(set(kernels.known()) - before, *example.units)
+        prepare(set(kernels.known_queries()) - before, *example.units)
         merged = engine.combine([partial, partial], plan)
         engine.finalize([merged], plan, example.meta)
 

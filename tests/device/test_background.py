@@ -161,6 +161,6 @@ def test_medians_without_a_compiler(fresh: None, monkeypatch: pytest.MonkeyPatch
     def missing(*_: Any) -> Any:
         raise CompileError("NVRTC cannot be loaded")
 
-    monkeypatch.setattr(kernels, "kept", missing)
+    monkeypatch.setattr(kernels, "cached", missing)
     with dask.config.set({"gpuagg.fallback": "silent"}):
         check(query_of("median").compute(), "median")

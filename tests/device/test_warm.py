@@ -60,4 +60,4 @@ def test_queries_are_those_of_the_engine(key: str) -> None:
         engine.direct_of_columns(keys, columns, plan, engine.shape_of(example.meta))
         merged = engine.combine([partial, partial], plan)
         engine.finalize([merged], plan, example.meta)
-    assert {query for query, _ in warm.common(key)} <= set(kernels.known())
+    assert {query for query, _ in warm.common(key)} <= set(kernels.known_queries())

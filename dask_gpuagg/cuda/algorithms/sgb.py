@@ -125,10 +125,10 @@ def radix_sort(
     number = ctypes.c_uint32(rows)
     tiles = math.ceil(rows / _TILE)
     places = digits * tuning.DIGITS
-    # starts of the digits, the digits that all rows share, the ticket, what tiles have told
+    # starts of the digits, the digits that all rows share, the ticket, counts of the tiles
     work = array_of(on, places + 16 + tiles * tuning.DIGITS, 4)
     starts = work.buffer.ptr
-    same, ticket, told = (starts + 4 * (places + n) for n in (0, 8, 16))
+    same, ticket, tile_counts = (starts + 4 * (places + n) for n in (0, 8, 16))
     fill(starts, 0, 4 * (places + 16), on.handle)
     blocks = on.spread(rows, tuning.SORT_THREADS, waves=4)
     operands = words.pointer, number, ctypes.c_uint32(digits), ctypes.c_void_p(starts)
@@ -152,7 +152,7 @@ def radix_sort(
             moved.buffer.ptr,
             other_moved.buffer.ptr,
             starts + 4 * tuning.DIGITS * digit,
-            told,
+            tile_counts,
             ticket,
             rows,
             _DIGIT_BITS * digit,

@@ -137,17 +137,17 @@ def packed_ranges(bounds: Bounds, rows: int = 0) -> Ranges | None:
     There is little room where the ranges have so few combinations for each row that keys may be
     dense; ``rows`` is 0 where little room was too little for an earlier call.
     """
-    near = [range_near(*each) for each in bounds]
+    near = [range_near(*ends) for ends in bounds]
     if combinations(near) <= FILLING * rows:
         return near
-    wide = [range_wide(*each) for each in bounds]
+    wide = [range_wide(*ends) for ends in bounds]
     return wide if combinations(wide) <= 1 << SAFE_BITS else None
 
 
 def two_word_ranges(bounds: Bounds) -> Ranges | None:
     """Base and bits of each column, with room around a sample; None beyond two words."""
     for margin in (2, 1):
-        ranges = [range_of(*each, margin) for each in bounds]
+        ranges = [range_of(*ends, margin) for ends in bounds]
         bits = [bits for _, bits in ranges]
         if max(bits) < WORD_BITS and sum(bits) <= 2 * WORD_BITS:
             return ranges
@@ -155,12 +155,12 @@ def two_word_ranges(bounds: Bounds) -> Ranges | None:
 
 
 def numbered_by_ranges(
-    query: Query, seen: Bounds, rows: int, about: tuple[str, ...] = ()
+    query: Query, bounds: Bounds, rows: int, about: tuple[str, ...] = ()
 ) -> RangedKeys | None:
     """Keys that fit a word by the combinations of their values, if there are not too many."""
     if not query.may_fill or is_out_of_range(query, about):
         return None
-    near = [range_near(*each) for each in seen]
+    near = [range_near(*ends) for ends in bounds]
     if combinations(near) > min(FILLING * rows, 1 << SAFE_BITS):
         return None
     return RangedKeys(replace(query, chosen=RANGED), near)

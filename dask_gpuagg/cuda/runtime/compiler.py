@@ -64,11 +64,11 @@ def cubin(unit: TranslationUnit, architecture: str) -> Compiled:
     files of ``kernels/``, options, architecture and the compiler's version. Of processes and
     threads that want an entry one compiles it.
     """
-    compiled = kept(unit, architecture)
+    compiled = cached(unit, architecture)
     if compiled is None:
         key = _key(unit, architecture)
         with disk_cache.one_at_a_time(key):
-            compiled = kept(unit, architecture)
+            compiled = cached(unit, architecture)
             if compiled is None:
                 compiled = compile_source(unit, architecture)
                 names = json.dumps(compiled.names).encode()
@@ -79,7 +79,7 @@ def cubin(unit: TranslationUnit, architecture: str) -> Compiled:
     return compiled
 
 
-def kept(unit: TranslationUnit, architecture: str) -> Compiled | None:
+def cached(unit: TranslationUnit, architecture: str) -> Compiled | None:
     """Read a translation unit's machine code from the disk cache; None if it is absent."""
     content = disk_cache.read(_key(unit, architecture))
     if content is None:

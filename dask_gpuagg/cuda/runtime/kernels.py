@@ -20,8 +20,8 @@ from dask_gpuagg.cuda.runtime.compiler import (
     Compiled,
     KernelsCompiling,
     KernelsUnavailable,
+    cached,
     cubin,
-    kept,
 )
 from dask_gpuagg.cuda.runtime.driver import Device, DriverError, bindings, checked
 
@@ -87,7 +87,7 @@ class Kernels:
             source, architecture = self._query.source(unit), self._device.architecture
             work = partial(cubin, source, architecture)
             try:
-                compiled = kept(source, architecture)
+                compiled = cached(source, architecture)
                 self._code[unit] = _finished(compiled) if compiled else compiler.submit(work)
             except KernelsUnavailable as error:
                 self._code[unit] = _finished(error)
@@ -243,7 +243,7 @@ def kernels_of(query: Query, device: Device) -> Kernels:
     return _known.of((query, device), lambda: Kernels(query, device))
 
 
-def known() -> tuple[Query, ...]:
+def known_queries() -> tuple[Query, ...]:
     """The queries whose kernels this process has."""
     held = _known.keys()
     return tuple(query for query, _ in held)

@@ -217,8 +217,8 @@ def _add_all(grouping: Grouping, columns: Sequence[Any], plan: Plan) -> list[str
 
 def _direct_of_rows(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape) -> Any:
     """Run ``direct`` for a plan whose outputs are all of whole groups."""
-    whole = {f"k{i}": k for i, k in enumerate(keys)}
-    rows = table(whole | {f"v{c}": columns[c] for c in sorted({*plan.rows, *plan.pairs})})
+    key_columns = {f"k{i}": k for i, k in enumerate(keys)}
+    rows = table(key_columns | {f"v{c}": columns[c] for c in sorted({*plan.rows, *plan.pairs})})
     groups, numbering = number_rows(keys_of(rows), not plan.dropna)
     outputs = with_outputs(groups, {"rows": rows}, plan, shape.index, {"rows": numbering})
     return shaped(outputs, plan, of_plan(shape, plan))
@@ -260,19 +260,20 @@ def partial(keys: Sequence[Any], columns: Sequence[Any], index: Any, plan: Plan)
         needed = [*(keys if plan.dropna else []), *([] if categorical else columns)]
         keys, columns = [*keys, columns[0]], []
         if needed:
-            kept = _all_present(nans_to_nulls(view(column)) for column in needed)
-            keys = keys_of(rows_where(table({f"k{i}": k for i, k in enumerate(keys)}), kept))
+            has_values = _all_present(nans_to_nulls(view(column)) for column in needed)
+            keys = keys_of(rows_where(table({f"k{i}": k for i, k in enumerate(keys)}), has_values))
     tables: Partial = {}
     dropna = plan.dropna and not plan.drops_late and plan.shape != "values"
     if plan.grouped:
         tables["groups"] = states_of_rows(keys, dict(enumerate(columns)), index, plan, not dropna)
     for c in plan.pairs:
         tables[f"pairs{c}"] = _distinct(keys, columns[c], plan, c, dropna)
-    for i, kept in enumerate(plan.sketches):
-        tables[f"sketch{i}"] = sketch_entries(keys, columns[kept.column], kept, not dropna)
+    for i, sketch in enumerate(plan.sketches):
+        values = columns[sketch.column]
+        tables[f"sketch{i}"] = sketch_entries(keys, values, sketch, not dropna)
     if plan.rows:
-        whole = {f"k{i}": k for i, k in enumerate(keys)}
-        rows = table(whole | {f"v{c}": columns[c] for c in plan.rows})
+        key_columns = {f"k{i}": k for i, k in enumerate(keys)}
+        rows = table(key_columns | {f"v{c}": columns[c] for c in plan.rows})
         tables["rows"] = _without_null_keys(rows) if dropna else rows
     return tables
 
@@ -302,15 +303,15 @@ def combine_tables(partials: Sequence[Partial], plan: Plan, least: int | None = 
     ``least`` says how many groups there are at least, where a partial has several rows of some.
     """
     tables: Partial = {}
-    for kept in plan.tables:
-        stacked = stack(alike([p[kept.name] for p in partials], plan))
-        if kept.kind is Kind.MERGEABLE:
+    for spec in plan.tables:
+        stacked = stack(alike([p[spec.name] for p in partials], plan))
+        if spec.kind is Kind.MERGEABLE:
             stacked = merged(stacked, plan, _least(partials) if least is None else least)
-        elif kept.kind is Kind.DISTINCT:
-            stacked = _distinct(keys_of(stacked), stacked["v"], plan, kept.columns[0], False)
-        elif kept.sketch is not None:
-            stacked = sketch_entries(keys_of(stacked), stacked["v"], kept.sketch, True)
-        tables[kept.name] = stacked
+        elif spec.kind is Kind.DISTINCT:
+            stacked = _distinct(keys_of(stacked), stacked["v"], plan, spec.columns[0], False)
+        elif spec.sketch is not None:
+            stacked = sketch_entries(keys_of(stacked), stacked["v"], spec.sketch, True)
+        tables[spec.name] = stacked
     return tables
 
 

@@ -191,11 +191,11 @@ def test_a_query_has_one_set_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None
         TABLE[f"{n} aggregation{s} by int64"] for n, s in ((1, ""), (5, "s"), (20, "s"))
     )
     assert kernels_of(one, DEVICE) is kernels_of(one, DEVICE)
-    assert kernels_module.known() == (one,)
+    assert kernels_module.known_queries() == (one,)
     assert kernels_of(other, DEVICE) is not kernels_of(one, DEVICE)
     kernels_of(third, DEVICE)
     # the one whose use lies back farthest is dropped
-    assert kernels_module.known() == (one, third)
+    assert kernels_module.known_queries() == (one, third)
 
 
 def test_code_of_queries_that_were_dropped_is_unloaded(
@@ -300,7 +300,7 @@ def test_threads_share_a_compilation(loads: list[str], monkeypatch: pytest.Monke
 @pytest.fixture
 def finish(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
     """Lets the compiler finish; nothing is in the disk cache."""
-    monkeypatch.setattr(kernels_module, "kept", lambda *_: None)
+    monkeypatch.setattr(kernels_module, "cached", lambda *_: None)
     event = Event()
     yield event
     event.set()
@@ -352,7 +352,7 @@ def test_a_call_that_waits_joins_what_has_begun(
 def test_what_the_disk_cache_has_is_not_waited_for(
     loads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels_module, "kept", lambda *_: CODE)
+    monkeypatch.setattr(kernels_module, "cached", lambda *_: CODE)
     with waiting(False):
         Kernels(TABLE["1 aggregation by int64"], DEVICE).launch("hgb", 1, 32, 0)
     assert loads == ["lowered hgb"]
@@ -426,7 +426,7 @@ def test_a_missing_compiler_is_a_failure_of_the_unit(monkeypatch: pytest.MonkeyP
     def missing(*_: Any) -> Any:
         raise CompileError("NVRTC cannot be loaded")
 
-    monkeypatch.setattr(kernels_module, "kept", missing)
+    monkeypatch.setattr(kernels_module, "cached", missing)
     kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
     assert kernels.begin("hgb")
     with waiting(False), pytest.raises(KernelsUnavailable, match="cannot be loaded") as raised:
