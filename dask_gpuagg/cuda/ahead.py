@@ -7,7 +7,7 @@ call says.
 
 from __future__ import annotations
 
-from itertools import zip_longest
+from itertools import chain
 
 from dask_gpuagg.cuda.algorithms import pgb, tables
 from dask_gpuagg.cuda.choice import choose, summary
@@ -54,24 +54,20 @@ def likely(query: Query, rows: int, groups: int | None, device: Device) -> Units
         return [(query, unit) for unit in first_units(query.units, sampled=False)]
     # a sample usually finds the first of the narrower representations of the keys, if there are any
     requested = representations_of(query)[:2]
-    surely = [[(form, unit) for unit in _ALWAYS] for form in requested]
+    surely = [(form, unit) for unit in _ALWAYS for form in requested]
     decided = [_decided(form, rows, groups, device) for form in requested]
     if may_serve(query, rows, groups):
         numbers = by_numbers(query)
-        surely.append([(numbers, CORE), (numbers, "sample")])
-        surely.append([(query.texts, unit) for unit in ("sample", *DICTIONARY)])
+        surely += [(numbers, CORE), (numbers, "sample")]
+        surely += [(query.texts, unit) for unit in ("sample", *DICTIONARY)]
         decided.append(_decided(numbers, rows, groups, device))
         # their numbers are grouped instead
         decided.sort(key=lambda units: bool(units) and units[0][0].form == HASHED)
-    others = [] if groups is None else [[(form, unit) for unit in _SOMETIMES] for form in requested]
-    in_turns = [
-        pair
-        for queries in (surely, decided, others)
-        for turn in zip_longest(*queries)
-        for pair in turn
-        if pair is not None and pair[1] in pair[0].units
-    ]
-    return list(dict.fromkeys(in_turns))
+    sometimes: Units = []
+    if groups is not None:
+        sometimes = [(form, unit) for unit in _SOMETIMES for form in requested]
+    pairs = dict.fromkeys([*surely, *chain(*decided), *sometimes])
+    return [(form, unit) for form, unit in pairs if unit in form.units]
 
 
 def _decided(query: Query, rows: int, groups: int | None, device: Device) -> Units:
