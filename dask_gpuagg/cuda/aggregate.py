@@ -427,7 +427,7 @@ def decide(call: Call, forced: str, sample: Sample | None, encoded: bool = False
     estimate = estimated(call, forced, sample) if sample else None
     if encoded and estimate is not None:
         # rows are looked up by linear probing, so no other way of finding a slot will do
-        estimate = replace(estimate, bounds=summary.ANY_WORD)
+        estimate = replace(estimate, bounds=summary.ANY_WORD, ascending=False)
     return _decision(call, call.query, estimate, forced)
 
 
