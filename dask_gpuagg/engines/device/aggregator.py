@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import pylibcudf as plc
 from pylibcudf.types import DataType, TypeId
@@ -104,17 +104,6 @@ def _by_kernels(
 _query = lru_cache(1024)(Query)
 
 
-class Template(NamedTuple):
-    """A pass over columns by their positions.
-
-    Inputs say whether only the validity is read; outputs that are gathered, of which column.
-    """
-
-    shape: Canonical
-    inputs: tuple[tuple[int, bool], ...]
-    outputs: tuple[tuple[KernelOutput, DataType, int | None], ...]
-
-
 class Aggregator:
     """One pass over some columns, and what is asked of it: inputs, states and outputs.
 
@@ -134,7 +123,6 @@ class Aggregator:
         self._states: list[KernelState] = []
         self._outputs: list[tuple[KernelOutput, DataType, plc.Column | None]] = []
         self._encoded = False
-        self._template: Template | None = None
         # the number of every row's group, int32 and -1 for none, once a pass has encoded the rows
         self.codes: plc.Column | None = None
 
@@ -149,36 +137,10 @@ class Aggregator:
 
     @property
     def _shape(self) -> Canonical:
-        if self._template is not None:
-            return self._template.shape
         keys = tuple([key_part(k) for k in self.keys])
         inputs = tuple([value_part(c, present) for c, present in self._inputs])
         outputs = tuple([output for output, _, _ in self._outputs])
         return canonical(_query(keys, self.keep_nulls, inputs, tuple(self._states), outputs))
-
-    def template(self, columns: Sequence[plc.Column]) -> Template | None:
-        """The pass for other columns of these types; None if an input is none of the columns."""
-        places = {id(column): i for i, column in enumerate(columns)}
-        inputs = [(places.get(id(column)), present) for column, present in self._inputs]
-        outputs = [
-            (output, dtype, None if of is None else places.get(id(of)))
-            for output, dtype, of in self._outputs
-        ]
-        read = [place for place, _ in inputs if place is not None]
-        gathered = [of for _, _, of in self._outputs if of is not None]
-        if len(read) < len(inputs) or not all(id(of) in places for of in gathered):
-            return None
-        present = [present for _, present in inputs]
-        return Template(self._shape, tuple(zip(read, present, strict=True)), tuple(outputs))
-
-    def repeat(self, template: Template, columns: Sequence[plc.Column]) -> None:
-        """Compute the same of other columns, which have the same types."""
-        self._template = template
-        self._inputs = [(columns[place], present) for place, present in template.inputs]
-        self._outputs = [
-            (output, dtype, None if of is None else columns[of])
-            for output, dtype, of in template.outputs
-        ]
 
     def run(
         self,

@@ -69,20 +69,6 @@ def identity(column: Any) -> tuple[Any, ...]:
     return (*addresses, column.offset(), int(column.type().id()), own)
 
 
-def kind_of(columns: Sequence[Any]) -> tuple[Any, ...] | None:
-    """Key of columns of which a query is equal: types, nulls, repetitions; None for pieces."""
-    kinds: list[Any] = []
-    places: dict[tuple[Any, ...], int] = {}
-    for i, column in enumerate(columns):
-        if not isinstance(column, plc.Column):
-            return None
-        dtype = column.type()
-        child = column.child(0).type().id() if column.num_children() else None
-        place = places.setdefault(identity(column), i)
-        kinds.append((dtype.id(), dtype.scale(), masked(column), child, place))
-    return tuple(kinds)
-
-
 def masked(column: plc.Column) -> bool:
     """Whether rows of the column are null."""
     return column.null_mask() is not None and column.null_count() > 0

@@ -22,13 +22,11 @@ from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.cache import OfObjects
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device import memory, merging
-from dask_gpuagg.engines.device.aggregator import Template
 from dask_gpuagg.engines.device.columns import (
     Bare,
     column_at,
     is_own,
     keys_of,
-    kind_of,
     like,
     nans_to_nulls,
     present,
@@ -84,14 +82,10 @@ __all__ = [
 NAME = "device"
 T = TypeVar("T")
 
-# Kinds of columns of which a plan's pass is remembered: with nulls and without them.
-_KINDS = 16
-
 # For the plans used last: whether only values and dtypes of columns are read, ...
 _bare: OfObjects[bool] = OfObjects(8)
-# ... the shape of the result, and what a pass computes of columns of one kind.
+# ... and the shape of the result.
 _prepared: OfObjects[_Prepared] = OfObjects(8)
-_templates: OfObjects[dict[Any, tuple[Template, list[str]]]] = OfObjects(8)
 
 
 def direct_of_frame(frame: Any, by: Sequence[Any], plan: Plan, meta: Any) -> tuple[Any, int] | None:
@@ -150,7 +144,10 @@ def direct_of_columns(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, s
     if not plan.grouped:
         return _direct_of_rows(keys, columns, plan, shape)
     grouping = Grouping(keys, not plan.dropna)
-    labels = _add_all(grouping, columns, plan)
+    views = list(map(view, columns))
+    grouping.read(views)
+    add = functools.partial(finish_rows, plan=plan, columns=views)
+    labels = add_outputs(grouping, plan, range(len(plan.outputs)), add)
     prepared = _prepared.of(plan, lambda: _prepare(plan, shape))
     if prepared.promised is not shape:
         prepared = _prepare(plan, shape)
@@ -195,24 +192,6 @@ class _Prepared(NamedTuple):
 def _prepare(plan: Plan, promised: Shape) -> _Prepared:
     shape = of_plan(promised, plan)
     return _Prepared(promised, shape, plan.sort or not all(map(is_own, shape.dtypes)))
-
-
-def _add_all(grouping: Grouping, columns: Sequence[Any], plan: Plan) -> list[str]:
-    """Add all outputs of a plan, as for earlier columns of the same kind; their labels."""
-    views = list(map(view, columns))
-    templates = _templates.of(plan, dict)
-    kind = kind_of([*grouping.views, *views])
-    if kind is not None and kind in templates:
-        template, labels = templates[kind]
-        grouping.aggregator.repeat(template, views)
-        return labels
-    grouping.read(views)
-    add = functools.partial(finish_rows, plan=plan, columns=views)
-    labels = add_outputs(grouping, plan, range(len(plan.outputs)), add)
-    template_of_pass = grouping.template(views)
-    if kind is not None and template_of_pass is not None and len(templates) < _KINDS:
-        templates[kind] = template_of_pass, labels
-    return labels
 
 
 def _direct_of_rows(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape) -> Any:

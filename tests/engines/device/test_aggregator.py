@@ -118,21 +118,6 @@ def test_five_aggregations_are_one_query_in_every_order(module: ModuleType) -> N
     assert len(found) == 1
 
 
-def test_a_template_is_repeated_in_the_order_that_was_asked_for(module: ModuleType) -> None:
-    asked = [("mean", "c"), ("max", "b"), ("sum", "a"), ("min", "b")]
-    columns = [COLUMNS[name] for name in "abc"]
-    template = asking(module, asked).template(columns)
-    others = [column(one.name.upper(), one.kind) for one in columns]
-    again = module.Aggregator([COLUMNS["k"]], False)
-    again.repeat(template, others)
-    assert again.query is template.shape.query
-    _, outputs, _ = again.run()
-    assert outputs == [
-        ("Mean", ("FloatSum", "C"), ("Size",)), ("Extreme", ("Max", "B")),
-        ("Field", ("FloatSum", "A")), ("Extreme", ("Min", "B")),
-    ]  # fmt: skip
-
-
 def patterns(names: str) -> Iterator[dict[str, Any]]:
     """The columns with nulls in each selection of some of them."""
     for nulls in itertools.product((False, True), repeat=len(names)):
