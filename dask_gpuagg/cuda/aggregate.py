@@ -91,14 +91,12 @@ def aggregate(
     encoded: bool = False,
     about: tuple[str, ...] = (),
     least: int = 0,
-    meanwhile: Callable[[], None] | None = None,
 ) -> Aggregated:
     """Group fewer than 2**31 rows and reduce every group, on a stream of RMM.
 
     ``forced`` is ``auto`` or one of ``choose.KERNELS``, and ``encoded`` is whether
     ``Aggregated.encode`` will be called. ``about`` names what is grouped by: the decision for its
-    previous partition may be reused. There are at least ``least`` groups. ``meanwhile`` is work for
-    the result that needs no group: called while kernels run.
+    previous partition may be reused. There are at least ``least`` groups.
 
     ``MemoryError`` of RMM, ``KernelsUnavailable``, and ``NeedsWholeColumns`` where a kernel does
     not take rows in several parts, leave nothing allocated.
@@ -110,7 +108,7 @@ def aggregate(
     started = time.perf_counter()
     device = current_device()
     requested = kernels_of(query, device).query
-    columns = Columns(parts, device, stream, stopwatch, about, least, meanwhile)
+    columns = Columns(parts, device, stream, stopwatch, about, least)
     decision: Decision | None = None
     many = forced == "auto" and columns.rows >= summary.SAMPLED_FROM
     if encoded and many and may_be_narrow(requested):

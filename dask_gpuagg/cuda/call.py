@@ -173,8 +173,6 @@ class Call(Launcher):
     early: list[tuple[Any, Any]] | None = None
     # launches the comparison of samples, which may make the kernels behind it do nothing
     check: Callable[[], None] | None = None
-    # work of the host that can be done while kernels run
-    meanwhile: Callable[[], None] | None = None
 
     @property
     def columns(self) -> Any:
@@ -216,9 +214,6 @@ class Call(Launcher):
 
     def counters(self) -> Counters:
         """The counters on the host, once all that was launched is done."""
-        work, self.meanwhile = self.meanwhile, None
-        if work is not None:
-            work()
         counters = Counters()
         read_back(self.args.counters, counters, self.handle)
         return counters
@@ -385,7 +380,6 @@ class Columns:
     # these are given to each call
     about: tuple[str, ...] = ()
     least: int = 0
-    meanwhile: Callable[[], None] | None = None
 
     @cached_property
     def rows(self) -> int:
@@ -422,7 +416,6 @@ class Columns:
             codes=codes,
             about=self.about,
             least=self.least,
-            meanwhile=self.meanwhile,
         )
 
 

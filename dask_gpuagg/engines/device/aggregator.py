@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -147,13 +147,12 @@ class Aggregator:
         forced: str = "auto",
         stopwatch: Stopwatch | None = None,
         about: tuple[str, ...] = (),
-        meanwhile: Callable[[], None] | None = None,
     ) -> tuple[list[plc.Column], list[plc.Column], Run]:
         """Group and reduce: key columns and outputs, one row per group, and the run.
 
         ``forced`` is ``auto`` or one of ``choose.KERNELS``; a stopwatch takes the device time of
-        every kernel; ``meanwhile`` is called while kernels run. Rows of the same types that are
-        about something else are expected to be alike among themselves.
+        every kernel. Rows of the same types that are about something else are expected to be alike
+        among themselves.
         """
         query, inputs, places = self._shape
         result = grouped(
@@ -166,7 +165,6 @@ class Aggregator:
             encoded=self._encoded,
             about=about,
             least=self._least,
-            meanwhile=meanwhile,
         )
         run = result.run
         keys = self._key_columns(result)

@@ -445,11 +445,6 @@ def is_own(dtype: Any) -> bool:
     return isinstance(dtype, pd.StringDtype) and dtype.na_value is not pd.NA
 
 
-def as_it_comes(dtype: Any) -> Any:
-    """A dtype as the columns have it that ``as_column`` makes: strings are of cuDF's own."""
-    return _STRINGS if is_own(dtype) and not isinstance(dtype, np.dtype) else dtype
-
-
 def keys_of(groups: Any) -> list[Any]:
     """The key columns of a table."""
     return [column_at(groups, c) for c in names_of(groups) if c.startswith("k")]

@@ -47,11 +47,11 @@ from dask_gpuagg.engines.device.passes import (
     states_of_rows,
 )
 from dask_gpuagg.engines.device.results import (
-    Result,
     Shape,
     complete,
     matrix_of,
     of_plan,
+    result_of,
     shape_of,
     shaped,
     values_of,
@@ -164,14 +164,13 @@ def direct_of_columns(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, s
         if not is_lost(losses_of(groups)):
             return shaped(without_losses(groups), plan, shape)
     else:
-        result = Result(shape, [k.dtype for k in keys])
-        group_keys, outputs_and_losses = grouping.run(result.prepare)
+        group_keys, outputs_and_losses = grouping.run()
         pairs = list(zip(labels, outputs_and_losses, strict=True))
         if not is_lost([column for label, column in pairs if label.startswith("l")]):
             outputs = [column for label, column in pairs if label.startswith("o")]
             if not plan.dropna:  # a NaN key is a null one
                 group_keys = [nans_to_nulls(key) for key in group_keys]
-            return result.of(group_keys, outputs)
+            return result_of(group_keys, outputs, [k.dtype for k in keys], shape)
     # moments lost digits: the states of rows have them restored
     states = states_of_rows(keys, dict(enumerate(columns)), None, plan, not plan.dropna)
     groups = with_outputs(finished(states, plan), {}, plan, shape.index, {})

@@ -6,7 +6,7 @@ found: so it meets neither null keys nor categories, and its results need no joi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import cupy as cp
@@ -197,14 +197,9 @@ class Grouping:
         self._passes[-1].nulls = self._nulls
         return self._passes[-1]
 
-    def run(
-        self, meanwhile: Callable[[], None] | None = None
-    ) -> tuple[list[plc.Column], list[plc.Column]]:
-        """Key columns and outputs as libcudf's, one row per group.
-
-        What is to be done ``meanwhile``, while kernels run, may be done several times or never.
-        """
-        keys, outputs = _run(self._passes[0], meanwhile)
+    def run(self) -> tuple[list[plc.Column], list[plc.Column]]:
+        """Key columns and outputs as libcudf's, one row per group."""
+        keys, outputs = _run(self._passes[0])
         for another in self._passes[1:]:
             others, columns = _run(another)
             rows, codes = _joined(others, keys)
@@ -231,11 +226,8 @@ class Grouping:
         return frame_of(columns)
 
 
-def _run(
-    one: Aggregator, meanwhile: Callable[[], None] | None = None
-) -> tuple[list[plc.Column], list[plc.Column]]:
-    kernel = task_settings().kernel
-    keys, outputs, run = one.run(kernel, about=subject(), meanwhile=meanwhile)
+def _run(aggregator: Aggregator) -> tuple[list[plc.Column], list[plc.Column]]:
+    keys, outputs, run = aggregator.run(task_settings().kernel, about=subject())
     note_run(run)
     return keys, outputs
 

@@ -24,9 +24,8 @@ from dask_gpuagg.engines.device.columns import (
     NOWHERE,
     array_of,
     as_column,
-    as_it_comes,
+    as_type,
     binary,
-    buffered,
     column_at,
     column_of,
     floats_of,
@@ -145,40 +144,17 @@ def _framed(columns: Sequence[ColumnBase], shape: Shape) -> Any:
     return unchecked(cudf.DataFrame, _labelled(shape.labels, columns[keys:]), index)
 
 
-class Result:
-    """One row per group, whose cuDF objects take longer than most kernels.
+def result_of(
+    keys: Sequence[plc.Column], outputs: Sequence[plc.Column], dtypes: Sequence[Any], shape: Shape
+) -> Any:
+    """The DataFrame or Series of one row per group, which shares the memory of the columns.
 
-    So they are made while kernels run, before there are values. The shape has dtypes of libcudf's
-    own, ``keys`` may have others.
+    Keys, of these dtypes, are without NaN; the shape has dtypes of libcudf's own.
     """
-
-    def __init__(self, shape: Shape, keys: Sequence[Any]) -> None:
-        self._shape, self._keys = shape, keys
-        # columns of no values, the keys' first, their types, and the frame that has them
-        self._prepared: tuple[list[ColumnBase], list[plc.DataType], Any] | None = None
-
-    def prepare(self) -> None:
-        """Make all that needs no values."""
-        if self._prepared is None:
-            dtypes = [as_it_comes(dtype) for dtype in (*self._keys, *self._shape.dtypes)]
-            columns = [ColumnBase.create(None, dtype, validate=False) for dtype in dtypes]
-            types = [dtype_to_pylibcudf_type(dtype) for dtype in dtypes]
-            self._prepared = columns, types, _framed(columns, self._shape)
-
-    def of(self, keys: Sequence[plc.Column], outputs: Sequence[plc.Column]) -> Any:
-        """The DataFrame or Series, which shares the memory of the columns; keys are without NaN."""
-        self.prepare()
-        assert self._prepared is not None
-        columns, types, prepared = self._prepared
-        promised = zip(outputs, self._shape.dtypes, types[len(keys) :], strict=True)
-        values = [*keys, *(_as_promised(*triple) for triple in promised)]
-        if all(value.type() == t for value, t in zip(values, types, strict=True)):
-            for column, value in zip(columns, values, strict=True):
-                column.plc_column = buffered(value)
-            return prepared
-        # some are of a dtype that was not promised
-        own = [as_column(key, dtype) for key, dtype in zip(keys, self._keys, strict=True)]
-        return _framed([*own, *map(as_column, values[len(keys) :])], self._shape)
+    columns = [as_column(key, dtype) for key, dtype in zip(keys, dtypes, strict=True)]
+    for output, promised in zip(outputs, shape.dtypes, strict=True):
+        columns.append(as_column(_as_promised(output, promised)))
+    return _framed(columns, shape)
 
 
 def _labelled(labels: pd.Index, columns: Sequence[ColumnBase]) -> ColumnAccessor:
@@ -215,11 +191,11 @@ def _accessor_of(labels: pd.Index) -> ColumnAccessor:
     return _accessors.of(key, make)
 
 
-def _as_promised(column: plc.Column, dtype: Any, promised: plc.DataType) -> plc.Column:
+def _as_promised(column: plc.Column, dtype: Any) -> plc.Column:
     """Cast to the type of a promised number, where the values are other numbers."""
-    if column.type() == promised or dtype.kind not in "biuf":
+    if dtype.kind not in "biuf":
         return column
-    return plc.unary.cast(column, promised)
+    return as_type(column, dtype_to_pylibcudf_type(dtype))
 
 
 def _cast(column: Any, dtype: Any) -> Any:
