@@ -27,13 +27,12 @@ from dask_gpuagg.cuda.call import (
     NeedsWholeColumns,
     Part,
     Run,
-    prepared,
     run_of,
     write,
     zero,
 )
 from dask_gpuagg.cuda.choice import choose, summary, tables
-from dask_gpuagg.cuda.choice.choose import fit_to_memory, with_less_memory
+from dask_gpuagg.cuda.choice.choose import with_less_memory
 from dask_gpuagg.cuda.choice.costs import known
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, Partitioned, Sgb, SpEga
 from dask_gpuagg.cuda.choice.summary import KeySummary
@@ -43,18 +42,19 @@ from dask_gpuagg.cuda.dictionary import (
     may_have_dictionary,
     units_of_dictionary,
 )
-from dask_gpuagg.cuda.keys import narrowed
-from dask_gpuagg.cuda.keys.ranges import Numbering, combinations, remember_out_of_range
+from dask_gpuagg.cuda.keys import narrowest_keys
+from dask_gpuagg.cuda.keys.ranges import RangedKeys, combinations, remember_out_of_range
 from dask_gpuagg.cuda.keys.words import Keys, representations_of
 from dask_gpuagg.cuda.query.forms import HASHED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import Args, Counters
 from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST
 from dask_gpuagg.cuda.runtime import kernels
-from dask_gpuagg.cuda.runtime.background import KernelsCompiling
+from dask_gpuagg.cuda.runtime.compiler import KernelsCompiling
 from dask_gpuagg.cuda.runtime.driver import Stopwatch, current_device
+from dask_gpuagg.cuda.runtime.kernels import kernels_of
 from dask_gpuagg.cuda.sampling import repeat
-from dask_gpuagg.cuda.sampling.sample import Sample, estimated, numbering_of, sampled
+from dask_gpuagg.cuda.sampling.sample import Sample, estimated, ranged_keys_of, sampled
 
 __all__ = [
     "Aggregated", "DeviceColumn", "Made", "NeedsWholeColumns", "Part", "Run", "aggregate",
@@ -74,12 +74,12 @@ class Aggregated:
     # numbers of the rows' groups that are there already, in the order of the keys
     codes: Any | None = None
 
-    def encode(self, order: int = 0) -> Any:
+    def encode(self) -> Any:
         """The number of every row's group, int32, after a call with ``encoded``; see ``encode``."""
         if self.codes is not None:
             return self.codes
         assert self.call is not None
-        return encode(self.call, self.run.groups, order)
+        return encode(self.call, self.run.groups)
 
 
 def aggregate(
@@ -91,14 +91,12 @@ def aggregate(
     encoded: bool = False,
     about: tuple[str, ...] = (),
     least: int = 0,
-    meanwhile: Callable[[], None] | None = None,
 ) -> Aggregated:
     """Group fewer than 2**31 rows and reduce every group, on a stream of RMM.
 
     ``forced`` is ``auto`` or one of ``choose.KERNELS``, and ``encoded`` is whether
     ``Aggregated.encode`` will be called. ``about`` names what is grouped by: the decision for its
-    previous partition may be reused. There are at least ``least`` groups. ``meanwhile`` is work for
-    the result that needs no group: called while kernels run.
+    previous partition may be reused. There are at least ``least`` groups.
 
     ``MemoryError`` of RMM, ``KernelsUnavailable``, and ``NeedsWholeColumns`` where a kernel does
     not take rows in several parts, leave nothing allocated.
@@ -109,8 +107,8 @@ def aggregate(
         raise ValueError(f"at most {OUTPUTS_AT_MOST} outputs, not {len(query.outputs)}")
     started = time.perf_counter()
     device = current_device()
-    requested, _ = prepared(query, device)
-    columns = Columns(parts, device, stream, stopwatch, about, least, meanwhile)
+    requested = kernels_of(query, device).query
+    columns = Columns(parts, device, stream, stopwatch, about, least)
     decision: Decision | None = None
     many = forced == "auto" and columns.rows >= summary.SAMPLED_FROM
     if encoded and many and may_be_narrow(requested):
@@ -118,14 +116,14 @@ def aggregate(
         decision = decide(call, forced, Sample(call), encoded)
         call.args.rows = call.rows
         # a table that fits shared memory is faster
-        numbered = None if isinstance(decision, Hgb) else encode_range(call)
-        if numbered is not None:
-            ranged, codes, groups = numbered
+        by_range = None if isinstance(decision, Hgb) else encode_range(call)
+        if by_range is not None:
+            range_keys, codes, groups = by_range
             why = "the keys lie in a narrow range"
             decision = Decision(kernel="range", why=why, estimate=decision.estimate)
             seconds = time.perf_counter() - started
             run = run_of(call, decision, Counters(groups=groups), seconds=seconds)
-            return Aggregated([Made(k, None, 0) for k in ranged], [], run, False, codes=codes)
+            return Aggregated([Made(k, None, 0) for k in range_keys], [], run, False, codes=codes)
     keys, call, run, counters = group(columns, requested, forced, encoded, decision)
     run = run._replace(seconds=time.perf_counter() - started)
     made_keys, outputs = write(call, counters)
@@ -148,9 +146,9 @@ def prepare(queries: Iterable[Query], *units: str) -> None:
             # whatever is called then needs these as well
             always = [u for u in _FORM_UNITS if u in form.units]
             names = (*units, *(always if units else ()))
-            units_of_queries.append((prepared(form, device)[1], names))
+            units_of_queries.append((kernels_of(form, device), names))
         for form, likely in units_of_dictionary(query, many_keys=False):
-            units_of_queries.append((prepared(form, device)[1], likely))
+            units_of_queries.append((kernels_of(form, device), likely))
     kernels.prepare(units_of_queries)
 
 
@@ -287,7 +285,7 @@ class Ladder:
         narrowest = Keys(requested)
         if requested.form.made_words and columns.rows >= summary.SAMPLED_FROM:
             slots = auto or self.forced in ("direct", "pgb", "pgb_ur", "pgb_fold")
-            narrowest = narrowed(columns.call(requested), slots and not self.encoded)
+            narrowest = narrowest_keys(columns.call(requested), slots and not self.encoded)
         if texts and narrowest.query.form == HASHED:
             yield from self._by_dictionary()
         keys: Keys | None = narrowest
@@ -319,14 +317,14 @@ class Ladder:
                 yield attempt
                 repeat.refused(call, forced)
                 if attempt.ambiguous:
-                    if before.numbering is None:
+                    if before.ranged is None:
                         return
                     # values that only the sample has none of
                     remember_out_of_range(query, call.about)
             decision = decide(call, forced, sample, encoded)
             if sample is not None and not encoded:
                 if query.may_fill or query.may_be_stepped:
-                    yield from self._numbered(call, sample, decision)
+                    yield from self._ranged(call, sample, decision)
                 remember = partial(_remember, call, forced, sample, decision, None)
         # words that were made for other values than occur
         if query.form.is_checked_early and call.counters().ambiguous:
@@ -341,8 +339,8 @@ class Ladder:
     ) -> Attempt:
         """The decision for earlier rows, which holds where the device finds this sample alike."""
         target = call
-        if before.numbering is not None:
-            keys = before.numbering
+        if before.ranged is not None:
+            keys = before.ranged
             target = _begin(keys, self.columns)
         return Attempt(
             keys,
@@ -354,23 +352,23 @@ class Ladder:
             spares_memory=True,
         )
 
-    def _numbered(self, call: Call, sample: Sample, decision: Decision) -> Iterator[Attempt]:
+    def _ranged(self, call: Call, sample: Sample, decision: Decision) -> Iterator[Attempt]:
         """Attempts with the keys numbered by their values' combinations, if these get slots."""
-        numbering = numbering_of(call, sample, decision)
-        if numbering is None or decision.estimate is None:
+        ranged = ranged_keys_of(call, sample, decision)
+        if ranged is None or decision.estimate is None:
             return
-        codes = combinations(numbering.ranges)
+        codes = combinations(ranged.ranges)
         # words of hot keys are others
         estimate = replace(
             decision.estimate.within(codes), bounds=(0, codes - 1), ascending=False, hot=()
         )
-        other = _decision(call, numbering.query, estimate, self.forced)
+        other = _decision(call, ranged.query, estimate, self.forced)
         if not (isinstance(other, Direct) or (isinstance(other, Partitioned) and other.window)):
             return
-        if numbering.step:
-            other = replace(other, why=f"keys lie {numbering.step:,} apart; {other.why}")
-        remember = partial(_remember, call, self.forced, sample, other, numbering)
-        yield from self._decided(numbering, _begin(numbering, self.columns), other, remember)
+        if ranged.step:
+            other = replace(other, why=f"keys lie {ranged.step:,} apart; {other.why}")
+        remember = partial(_remember, call, self.forced, sample, other, ranged)
+        yield from self._decided(ranged, _begin(ranged, self.columns), other, remember)
         remember_out_of_range(call.query, call.about)
 
     def _decided(
@@ -414,12 +412,12 @@ def _remember(
     forced: str,
     sample: Sample,
     decision: Decision,
-    numbering: Numbering | None,
+    ranged: RangedKeys | None,
     run: Run,
 ) -> None:
     """Keep a decision that did well for the next partition."""
     well = run.decision is decision and not run.restarted
-    repeat.keep(call, forced, decision if well else None, sample.numbers, run.spilled, numbering)
+    repeat.keep(call, forced, decision if well else None, sample.numbers, run.spilled, ranged)
 
 
 def decide(call: Call, forced: str, sample: Sample | None, encoded: bool = False) -> Decision:
@@ -427,14 +425,11 @@ def decide(call: Call, forced: str, sample: Sample | None, encoded: bool = False
     estimate = estimated(call, forced, sample) if sample else None
     if encoded and estimate is not None:
         # rows are looked up by linear probing, so no other way of finding a slot will do
-        estimate = replace(estimate, bounds=summary.ANY_WORD)
+        estimate = replace(estimate, bounds=summary.ANY_WORD, ascending=False)
     return _decision(call, call.query, estimate, forced)
 
 
 def _decision(call: Call, query: Query, estimate: KeySummary | None, forced: str) -> Decision:
-    """The best kernel of those that device memory has room for."""
-    costs, device = known(call.device).costs, call.device
-    decision = choose.decide(query, call.rows, estimate, device, forced, costs, call.values)
-    if forced != "auto":
-        return decision
-    return fit_to_memory(query, call.rows, decision, device, call.has_room, costs, call.values)
+    """The kernel that is expected to be the fastest."""
+    costs = known(call.device).costs
+    return choose.decide(query, call.rows, estimate, call.device, forced, costs, call.values)

@@ -7,10 +7,9 @@ call says.
 
 from __future__ import annotations
 
-from itertools import zip_longest
+from itertools import chain
 
 from dask_gpuagg.cuda.algorithms import pgb, tables
-from dask_gpuagg.cuda.call import prepared
 from dask_gpuagg.cuda.choice import choose, summary
 from dask_gpuagg.cuda.choice.costs import known
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Partitioned
@@ -21,6 +20,7 @@ from dask_gpuagg.cuda.query.forms import HASHED
 from dask_gpuagg.cuda.query.instantiations import CORE, DICTIONARY, first_units, unit_of
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import Device, current_device
+from dask_gpuagg.cuda.runtime.kernels import kernels_of
 
 # However many the groups are: the sample, and what shows and makes a representation of the keys.
 _ALWAYS = (CORE, "sample", "bytes", "ranges", "codes")
@@ -38,14 +38,14 @@ def compile_ahead(query: Query, rows: int, groups: int | None = None) -> None:
     """
     device = current_device()
     for requested, unit in likely(query, rows, groups, device):
-        prepared(requested, device)[1].begin(unit)
+        kernels_of(requested, device).begin(unit)
 
 
 def begin(query: Query, device: Device, decision: Decision) -> None:
     """Let all kernels of a decision be compiled, of which a call has launched some at most."""
     for requested, unit in units_of(query, device, decision):
         if unit in requested.units:
-            prepared(requested, device)[1].begin(unit)
+            kernels_of(requested, device).begin(unit)
 
 
 def likely(query: Query, rows: int, groups: int | None, device: Device) -> Units:
@@ -54,24 +54,20 @@ def likely(query: Query, rows: int, groups: int | None, device: Device) -> Units
         return [(query, unit) for unit in first_units(query.units, sampled=False)]
     # a sample usually finds the first of the narrower representations of the keys, if there are any
     requested = representations_of(query)[:2]
-    surely = [[(form, unit) for unit in _ALWAYS] for form in requested]
+    surely = [(form, unit) for unit in _ALWAYS for form in requested]
     decided = [_decided(form, rows, groups, device) for form in requested]
     if may_serve(query, rows, groups):
         numbers = by_numbers(query)
-        surely.append([(numbers, CORE), (numbers, "sample")])
-        surely.append([(query.texts, unit) for unit in ("sample", *DICTIONARY)])
+        surely += [(numbers, CORE), (numbers, "sample")]
+        surely += [(query.texts, unit) for unit in ("sample", *DICTIONARY)]
         decided.append(_decided(numbers, rows, groups, device))
         # their numbers are grouped instead
         decided.sort(key=lambda units: bool(units) and units[0][0].form == HASHED)
-    others = [] if groups is None else [[(form, unit) for unit in _SOMETIMES] for form in requested]
-    in_turns = [
-        pair
-        for queries in (surely, decided, others)
-        for turn in zip_longest(*queries)
-        for pair in turn
-        if pair is not None and pair[1] in pair[0].units
-    ]
-    return list(dict.fromkeys(in_turns))
+    sometimes: Units = []
+    if groups is not None:
+        sometimes = [(form, unit) for unit in _SOMETIMES for form in requested]
+    pairs = dict.fromkeys([*surely, *chain(*decided), *sometimes])
+    return [(form, unit) for form, unit in pairs if unit in form.units]
 
 
 def _decided(query: Query, rows: int, groups: int | None, device: Device) -> Units:

@@ -10,14 +10,13 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.choice.decision import Decision
 from dask_gpuagg.cuda.choice.summary import SEGMENTS
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import Args, ColumnStruct, Counters, Table, Target
 from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS, SEGMENT, SMALL_BLOCK
 from dask_gpuagg.cuda.query.types import PRESENT, TYPE_BYTES
-from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch, fill, free_bytes, read_back
+from dask_gpuagg.cuda.runtime.driver import Device, Stopwatch, fill, read_back
 from dask_gpuagg.cuda.runtime.kernels import Kernels, kernels_of
 
 Summary = ctypes.Structure | ctypes.Array[Any] | ctypes.c_uint32 | ctypes.c_uint64
@@ -118,21 +117,6 @@ class Launcher:
         self.held.append(buffer)
         return buffer
 
-    def has_room(self, sizes: Sequence[int]) -> bool:
-        """Whether the allocator gives buffers of so many bytes at once; they are given back.
-
-        No resource of RMM's says what it has free. Without a pool the driver does, which is faster.
-        """
-        import rmm
-
-        if type(rmm.mr.get_current_device_resource()) is rmm.mr.CudaMemoryResource:
-            return sum(sizes) <= free_bytes()
-        try:
-            buffers = [self.buffer(size) for size in sizes]
-        except MemoryError:
-            return False
-        return len(buffers) == len(sizes)
-
     def launch(self, name: str, blocks: int, threads: int, *args: Any, shared: int = 0) -> None:
         """Launch the kernel of this name, and time it if there is a stopwatch."""
         started = self.stopwatch.start(self.handle) if self.stopwatch else None
@@ -185,12 +169,10 @@ class Call(Launcher):
     about: tuple[str, ...] = ()
     # groups that there are at least
     least: int = 0
-    # columns that were written before the host knew the number of groups
+    # columns that partitions have written
     early: list[tuple[Any, Any]] | None = None
     # launches the comparison of samples, which may make the kernels behind it do nothing
     check: Callable[[], None] | None = None
-    # work of the host that can be done while kernels run
-    meanwhile: Callable[[], None] | None = None
 
     @property
     def columns(self) -> Any:
@@ -232,9 +214,6 @@ class Call(Launcher):
 
     def counters(self) -> Counters:
         """The counters on the host, once all that was launched is done."""
-        work, self.meanwhile = self.meanwhile, None
-        if work is not None:
-            work()
         counters = Counters()
         read_back(self.args.counters, counters, self.handle)
         return counters
@@ -250,17 +229,11 @@ def table_of(call: Call, slots: int) -> Table:
     return Table(memory, memory + 8 * all_slots, slots, limit)
 
 
-def number_groups(call: Call) -> None:
-    """Number the groups of the table, not waiting for it."""
-    slots = call.args.table.slots + EXTRA_SLOTS
-    call.args.order = call.allocate(4 * slots).ptr
-    call.early = None
-    call.launch_over("collect", slots, call.args)
-
-
 def collect(call: Call) -> Counters:
     """Number the groups of the table, and say how many they are."""
-    number_groups(call)
+    slots = call.args.table.slots + EXTRA_SLOTS
+    call.args.order = call.allocate(4 * slots).ptr
+    call.launch_over("collect", slots, call.args)
     return call.counters()
 
 
@@ -284,30 +257,11 @@ def run_of(call: Call, decision: Decision, counters: Counters, **more: Any) -> R
 
 # ---- from a table to columns ---------------------------------------------------------------------
 
-# Columns of so few bytes are written before the host knows how many groups there are: it then waits
-# once, for the columns, instead of for the groups and again for them.
-_EARLY_BYTES = 1 << 25
 # A column may keep so many times its bytes, and some more; otherwise its beginning is copied.
 _LOOSEST = 1.5
 _SMALL = 1 << 21
-# Of ``Args.groups``: as many as the device has counted (kernels/output/output.cuh).
-_COUNTED = 0xFFFFFFFF
 
 Buffers = list[tuple[Any, Any]]
-
-
-def collect_early(call: Call, most: int | None = None) -> Counters:
-    """Number the groups and write a small table's columns, all before anything is waited for.
-
-    The table must be final unless the counters say otherwise. ``most`` is the most groups that it
-    may have, where its slots are more.
-    """
-    number_groups(call)
-    room = (call.args.table.slots if most is None else most) + EXTRA_SLOTS
-    if room * sum(TYPE_BYTES[ctype] for ctype, _ in call.query.columns_out) <= _EARLY_BYTES:
-        call.early = columns_for(call, room)
-        _write(call, call.early, _COUNTED, room)
-    return call.counters()
 
 
 def columns_for(call: Call, room: int, nulls: Sequence[int | None] = ()) -> Buffers:
@@ -340,8 +294,9 @@ def write(call: Call, counters: Counters) -> tuple[list[Made], list[Made]]:
     nulls: list[int | None] = [None] * keys
     nulls += counters.nulls[: len(types) - keys]
     buffers = columns_for(call, groups, nulls) if early is None else early
+    call.args.groups = groups
     if early is None and groups:
-        _write(call, buffers, groups, groups)
+        call.launch_over("write", groups, call.args, call.columns, targets_of(buffers))
     columns = []
     for (ctype, nullable), n, (data, mask) in zip(types, nulls, buffers, strict=True):
         mask = None if n == 0 else mask
@@ -354,13 +309,7 @@ def write(call: Call, counters: Counters) -> tuple[list[Made], list[Made]]:
             if mask is not None:
                 mask.resize(mask_bytes(groups), call.stream)
         columns.append(Made(data, mask, n if nullable else 0))
-    call.args.groups = groups
     return columns[:keys], columns[keys:]
-
-
-def _write(call: Call, buffers: Buffers, groups: int, room: int) -> None:
-    call.args.groups = groups
-    call.launch_over("write", room, call.args, call.columns, targets_of(buffers))
 
 
 # ---- calls of columns ----------------------------------------------------------------------------
@@ -401,7 +350,6 @@ class Columns:
     # these are given to each call
     about: tuple[str, ...] = ()
     least: int = 0
-    meanwhile: Callable[[], None] | None = None
 
     @cached_property
     def rows(self) -> int:
@@ -413,7 +361,8 @@ class Columns:
         parts = [part for part in self.parts if part.rows] or self.parts[:1]
         if len(parts) > 1 and not query.form.is_read_once:
             raise NeedsWholeColumns(f"keys that are {query.form.name}")
-        query, kernels = prepared(query, self.device)
+        kernels = kernels_of(query, self.device)
+        query = kernels.query
         pieces, first = [], 0
         for part in parts:
             columns = _structs(query, part, extra, first)
@@ -437,7 +386,6 @@ class Columns:
             codes=codes,
             about=self.about,
             least=self.least,
-            meanwhile=self.meanwhile,
         )
 
 
@@ -455,16 +403,3 @@ def _structs(
     flat += [ColumnStruct() for _ in range(words)]
     flat += extra or [ColumnStruct() for _ in range(query.extra_columns - words)]
     return (ColumnStruct * max(len(flat), 1))(*flat)
-
-
-_prepared: Cache[tuple[Query, Device], tuple[Query, Kernels]] = Cache(1024)
-
-
-def prepared(query: Query, device: Device) -> tuple[Query, Kernels]:
-    """The kernels of a query, and the query as first seen, with the properties it has cached."""
-    return _prepared.of((query, device), lambda: (query, kernels_of(query, device)))
-
-
-def forget_prepared() -> None:
-    """Ask for the kernels of all queries again."""
-    _prepared.clear()

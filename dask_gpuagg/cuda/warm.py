@@ -6,6 +6,8 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from dask_gpuagg.cuda.dictionary import units_of_dictionary
 from dask_gpuagg.cuda.keys.words import representations_of
@@ -14,14 +16,19 @@ from dask_gpuagg.cuda.query.instantiations import TranslationUnit, first_units, 
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelOutput, KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime import driver
-from dask_gpuagg.cuda.runtime.compiler import CompileError, cubins, kept, supported_architectures
+from dask_gpuagg.cuda.runtime.compiler import (
+    CompileError,
+    cached,
+    cubin,
+    submit,
+    supported_architectures,
+)
 from dask_gpuagg.cuda.runtime.disk_cache import cache_directory
 
 # ---- queries that are common ---------------------------------------------------------------------
 
-# As the device engine makes them of columns without nulls: inputs, states and outputs are those
-# that ``engines/device`` asks its ``Aggregator`` for. They are compiled where there may be no cuDF,
-# as in the build of an image; ``tests/device/test_warm.py`` compares.
+# As the device engine asks for them, of columns without nulls. They are written here because there
+# may be no cuDF where they are compiled; ``tests/device/test_warm.py`` compares.
 
 # As readers of files give them: strings have 32-bit offsets.
 KEYS: dict[str, tuple[KeyPart, ...]] = {
@@ -30,19 +37,50 @@ KEYS: dict[str, tuple[KeyPart, ...]] = {
     "string": (KeyPart("i32", False, string=True),),
     "two int64": (KeyPart("i64", False), KeyPart("i64", False)),
 }
-# Each an aggregation with its column, a letter and its type.
-AGGREGATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
-    "sum of float64": (("sum", "a", "f64"),),
-    "sum of int64": (("sum", "a", "i64"),),
-    "mean of float64": (("mean", "a", "f64"),),
-    "mean and std of float64": (("mean", "a", "f64"), ("std", "a", "f64")),
-    "five": (
-        *(("sum", "a", "f64"), ("count", "a", "f64"), ("min", "a", "f64"), ("max", "a", "f64")),
-        ("mean", "c", "f32"),
+
+
+class _Aggregations(NamedTuple):
+    """Types of inputs, states of rows with the input of each, and outputs of these states."""
+
+    inputs: tuple[str, ...]
+    states: tuple[tuple[str, int], ...]
+    outputs: tuple[KernelOutput, ...]
+
+
+_FLOAT_SUM = KernelOutput("Field", (0,), "f64")
+_MEAN = KernelOutput("Mean", (0, 1), "f64")
+_STD = KernelOutput("Spread", (2,), "f64", True, (1, 1)), KernelOutput("MomentLoss", (2,), "f64")
+AGGREGATIONS = {
+    "sum of float64": _Aggregations(("f64",), (("FloatSum", 0),), (_FLOAT_SUM,)),
+    "sum of int64": _Aggregations(
+        ("i64",), (("IntegerSum", 0),), (KernelOutput("Field", (0,), "i64"),)
+    ),
+    "mean of float64": _Aggregations(("f64",), (("FloatSum", 0), ("Size", 0)), (_MEAN,)),
+    "mean and std of float64": _Aggregations(
+        ("f64",), (("FloatSum", 0), ("Size", 0), ("Moments", 0)), (_MEAN, *_STD)
+    ),
+    "five": _Aggregations(
+        ("f64", "f32"),
+        (("FloatSum", 0), ("Size", 0), ("Min", 0), ("Max", 0), ("FloatSum", 1), ("Size", 1)),
+        (
+            *(_FLOAT_SUM, KernelOutput("Field", (1,), "i64")),
+            *(KernelOutput("Extreme", (2,), "f64"), KernelOutput("Extreme", (3,), "f64")),
+            KernelOutput("Mean", (4, 5), "f64"),
+        ),
     ),
 }
 # Of outputs of whole groups the kernels number the groups first.
 WHOLE = "median of float64"
+
+# The state that merges partials of a state, and the outputs that are the fields of a partial.
+_PARTIALS: dict[str, tuple[str, dict[str, str]]] = {
+    "FloatSum": ("FloatSum", {"Field": "f64"}),
+    "IntegerSum": ("IntegerSum", {"Field": "i64"}),
+    "Size": ("IntegerSum", {"Field": "i64"}),
+    "Min": ("Min", {"Extreme": "f64"}),
+    "Max": ("Max", {"Extreme": "f64"}),
+    "Moments": ("MergedMoments", {"MomentRows": "i64", "MomentMean": "f64", "MomentM2": "f64"}),
+}
 
 
 def common(keys: str) -> Iterator[tuple[Query, bool]]:
@@ -53,118 +91,41 @@ def common(keys: str) -> Iterator[tuple[Query, bool]]:
     """
     parts = KEYS[keys]
     for aggregations in AGGREGATIONS.values():
-        yield _query(parts, aggregations, merged=False, finished=True), True
-        yield _query(parts, aggregations, merged=False, finished=False), True
-        yield _query(parts, aggregations, merged=True, finished=False), False
-        yield _query(parts, aggregations, merged=True, finished=True), False
+        for merged in (False, True):
+            for finished in (False, True):
+                yield _query(parts, aggregations, merged, finished), not merged
     for keep_nulls in (False, True):
-        yield _Pass().query(parts, keep_nulls), True
-
-
-# An aggregation or a state, its column and the type of that.
-Use = tuple[str, str, str]
-# The states of aggregations that are none themselves.
-_STATES = {"mean": ("fsum", "count"), "std": ("moments",)}
-_MOMENTS = {"MomentRows": "i64", "MomentMean": "f64", "MomentM2": "f64", "MomentLoss": "f64"}
-
-
-class _Pass:
-    """Collects the parts of a query."""
-
-    def __init__(self) -> None:
-        self._inputs: dict[str, ValuePart] = {}
-        self._states: list[KernelState] = []
-        self._outputs: list[KernelOutput] = []
-
-    def query(self, keys: tuple[KeyPart, ...], keep_nulls: bool) -> Query:
-        inputs, states = tuple(self._inputs.values()), tuple(self._states)
-        return canonical(Query(keys, keep_nulls, inputs, states, tuple(self._outputs))).query
-
-    def _state(self, policy: str, *columns: tuple[str, str], of_type: str | None = None) -> int:
-        """The number of a state of some columns, which are names and types."""
-        for name, ctype in columns:
-            self._inputs.setdefault(name, ValuePart(ctype, False))
-        places = tuple(list(self._inputs).index(name) for name, _ in columns)
-        state = KernelState(policy, places, of_type)
-        if state not in self._states:
-            self._states.append(state)
-        return self._states.index(state)
-
-    def state(self, use: Use, merged: bool) -> int:
-        """The number of a state over rows, or over the fields of partials."""
-        name, column, ctype = use
-        columns = [(column, ctype)]
-        if merged:
-            fields = {"moments": ("i64", "f64", "f64"), "count": ("i64",), "fsum": ("f64",)}
-            types = fields.get(name, (ctype,))
-            columns = [(f"{name} {column} {i}", field) for i, field in enumerate(types)]
-        match name:
-            case "moments":
-                return self._state("MergedMoments" if merged else "Moments", *columns)
-            case "min" | "max":
-                return self._state(name.capitalize(), *columns, of_type=ctype)
-            case "count" if not merged:
-                return self._state("Size")
-        return self._state("FloatSum" if name == "fsum" else "IntegerSum", *columns)
-
-    def output(
-        self,
-        policy: str,
-        states: Sequence[int],
-        ctype: str,
-        nullable: bool = False,
-        constants: tuple[int, ...] = (),
-    ) -> None:
-        self._outputs.append(KernelOutput(policy, tuple(states), ctype, nullable, constants))
-
-    def fields(self, use: Use, merged: bool) -> None:
-        """The outputs that are a state's fields."""
-        name, _, ctype = use
-        states = [self.state(use, merged)]
-        match name:
-            case "moments":
-                for policy, field in _MOMENTS.items():
-                    self.output(policy, states, field)
-            case "min" | "max":
-                self.output("Extreme", states, ctype)
-            case _:
-                self.output("Field", states, "f64" if name == "fsum" else "i64")
-
-    def result(self, use: Use, merged: bool) -> None:
-        """The output of an aggregation."""
-        uses = _uses([use])
-        match use[0]:
-            case "mean":
-                states = [self.state(part, merged) for part in uses]
-                self.output("Mean", states, "f64", nullable=merged)
-            case "std":
-                states = [self.state(uses[0], merged)]
-                self.output("Spread", states, "f64", True, constants=(1, 1))
-                self.output("MomentLoss", states, "f64")
-            case _:
-                self.fields(uses[0], merged)
-
-
-def _uses(aggregations: Sequence[Use]) -> list[Use]:
-    """The states that partials have, without repetition."""
-    uses = [(s, column, t) for name, column, t in aggregations for s in _STATES.get(name, (name,))]
-    # a sum of floats is a state of its mean too
-    named = [("fsum" if s == "sum" and t[0] == "f" else s, column, t) for s, column, t in uses]
-    return list(dict.fromkeys(named))
+        yield canonical(Query(parts, keep_nulls, (), (), ())).query, True
 
 
 def _query(
-    keys: tuple[KeyPart, ...], aggregations: Sequence[Use], merged: bool, finished: bool
+    keys: tuple[KeyPart, ...], aggregations: _Aggregations, merged: bool, finished: bool
 ) -> Query:
     """The query of rows or of partials, to results or to partials."""
-    query = _Pass()
+    inputs = [] if merged else list(aggregations.inputs)
+    states: list[KernelState] = []
+    places, outputs = [], []
+    for policy, i in aggregations.states:
+        merging, fields = _PARTIALS[policy]
+        read: tuple[int, ...] = () if policy == "Size" else (i,)
+        if merged:
+            read = tuple(range(len(inputs), len(inputs) + len(fields)))
+            inputs += fields.values()
+        ctype = "f64" if policy in ("Min", "Max") else None
+        state = KernelState(merging if merged else policy, read, ctype)
+        if state not in states:
+            states.append(state)
+        place = states.index(state)
+        places.append(place)
+        outputs += [KernelOutput(name, (place,), ctype) for name, ctype in fields.items()]
+        if policy == "Moments":
+            outputs.append(KernelOutput("MomentLoss", (place,), "f64"))
     if finished:
-        for use in aggregations:
-            query.result(use, merged)
-    else:
-        for use in _uses(aggregations):
-            query.fields(use, merged)
-    return query.query(keys, keep_nulls=merged)
+        outputs = [output.renumbered(places) for output in aggregations.outputs]
+        if merged:
+            outputs = [o._replace(nullable=o.nullable or o.policy == "Mean") for o in outputs]
+    parts = tuple(ValuePart(ctype, False) for ctype in inputs)
+    return canonical(Query(keys, merged, parts, tuple(states), tuple(outputs))).query
 
 
 # ---- compiling them ------------------------------------------------------------------------------
@@ -221,17 +182,21 @@ def warm(architecture: str, everything: bool = False) -> int:
     started = time.perf_counter()
     for name, units in work(everything).items():
         begun = time.perf_counter()
-        missing = [unit for unit in units if kept(unit, architecture) is None]
-        compiled = cubins([(unit, architecture) for unit in missing])
-        errors = [error for error in compiled if isinstance(error, CompileError)]
+        missing = [unit for unit in units if cached(unit, architecture) is None]
+        failed = []
+        for future in [submit(partial(cubin, unit, architecture)) for unit in missing]:
+            try:
+                future.result()
+            except CompileError as error:
+                failed.append(str(error))
         took = time.perf_counter() - begun
         print(
-            f"{architecture}, {name}: {len(missing) - len(errors)} units compiled in {took:.1f} s, "
+            f"{architecture}, {name}: {len(missing) - len(failed)} units compiled in {took:.1f} s, "
             f"{len(units) - len(missing)} were there"
         )
-        for error in errors:
-            _failed(str(error))
-        failures += len(errors)
+        for reason in failed:
+            _failed(reason)
+        failures += len(failed)
     print(f"{architecture}: {time.perf_counter() - started:.1f} s in all")
     return min(failures, 1)
 

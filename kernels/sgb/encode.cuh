@@ -13,16 +13,14 @@ struct alignas(16) Entry {
     u32 unused;
 };
 
-// `order`: the slots of the groups; `sorted`: which group comes first, second, ..., null for the
-// order they have.
 __global__ void __launch_bounds__(SMALL_BLOCK)
-    make_entries(const __grid_constant__ Args a, const i32* sorted, u32 groups, Entry* entries) {
+    make_entries(const __grid_constant__ Args a, u32 groups, Entry* entries) {
     const u32 stride = gridDim.x * blockDim.x;
     const u32 all = a.table.slots + EXTRA_SLOTS;
     for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < all; i += stride)
         entries[i].word = a.table.words[i];
     for (u64 i = blockIdx.x * blockDim.x + threadIdx.x; i < groups; i += stride)
-        entries[a.order[sorted ? static_cast<u32>(sorted[i]) : i]].number = static_cast<u32>(i);
+        entries[a.order[i]].number = static_cast<u32>(i);
 }
 
 // The table is only read here, so that small ones stay in the L1 cache.

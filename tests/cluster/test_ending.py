@@ -7,7 +7,7 @@ from pathlib import Path
 
 from distributed import Client, LocalCluster
 
-from dask_gpuagg.cuda.runtime import background
+from dask_gpuagg.cuda.runtime import compiler
 
 
 def begin(path: Path) -> None:
@@ -18,7 +18,7 @@ def begin(path: Path) -> None:
         time.sleep(0.5)
         path.write_text("done")
 
-    background.submit(work)
+    compiler.submit(work)
     while not path.exists():
         time.sleep(0.001)
 

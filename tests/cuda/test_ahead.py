@@ -84,10 +84,10 @@ def test_each_unit_once_and_of_its_query(groups: int | None) -> None:
 def test_units_are_begun_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[tuple[Query, str]] = []
 
-    def prepared(query: Query, device: Any) -> Any:
-        return query, SimpleNamespace(begin=lambda unit: begun.append((query, unit)))
+    def kernels_of(query: Query, device: Any) -> Any:
+        return SimpleNamespace(begin=lambda unit: begun.append((query, unit)))
 
     monkeypatch.setattr(ahead, "current_device", lambda: H200)
-    monkeypatch.setattr(ahead, "prepared", prepared)
+    monkeypatch.setattr(ahead, "kernels_of", kernels_of)
     compile_ahead(TEXTS, 10**8, 10**6)
     assert begun == likely(TEXTS, 10**8, 10**6, H200)

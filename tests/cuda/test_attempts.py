@@ -22,13 +22,13 @@ from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.dictionary import by_numbers
 from dask_gpuagg.cuda.keys import codes, ranges, words
 from dask_gpuagg.cuda.keys.codes import CodedKeys
-from dask_gpuagg.cuda.keys.ranges import Numbering
+from dask_gpuagg.cuda.keys.ranges import RangedKeys
 from dask_gpuagg.cuda.keys.words import Keys
 from dask_gpuagg.cuda.query.forms import BY_ROW, CODED, RANGED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import Args, Codes, Counters
 from dask_gpuagg.cuda.query.types import KeyPart
-from dask_gpuagg.cuda.runtime.background import KernelsCompiling
+from dask_gpuagg.cuda.runtime.compiler import KernelsCompiling
 from dask_gpuagg.cuda.sampling import repeat
 from tests.cuda.choice.test_choose import H200
 from tests.cuda.choice.test_tables import SUM, dense
@@ -61,7 +61,7 @@ class Columns:
             pieces=(Piece([SimpleNamespace()] * 4, 0, self.rows),),
             counters=Counters, allocate=lambda size: held.append(memory) or memory,
             launch=lambda *a, **k: None, launch_over=lambda *a: None,
-            spread=lambda *a: 1, codes=codes, kernels=query, has_room=lambda sizes: True,
+            spread=lambda *a: 1, codes=codes, kernels=query,
         )  # fmt: skip
         self.calls.append(made)
         return made
@@ -84,7 +84,7 @@ def run_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Algorithm], None]:
         monkeypatch.setattr(codes, "make_words", lambda *_: None)
         monkeypatch.setattr(words, "verified", lambda call, counters: counters)
         monkeypatch.setattr(attempts, "sampled", lambda *_: False)
-        monkeypatch.setattr(attempts, "narrowed", lambda call, _: Keys(call.query))
+        monkeypatch.setattr(attempts, "narrowest_keys", lambda call, _: Keys(call.query))
         for module in (attempts, ranges):
             monkeypatch.setattr(module, "remember_out_of_range", lambda *_: None)
         repeat.forget()
@@ -136,13 +136,13 @@ def test_what_a_decision_launches_compiles_side_by_side(
 ) -> None:
     begun: list[tuple[Query, str]] = []
 
-    def prepared(query: Query, device: Any) -> Any:
-        return query, SimpleNamespace(begin=lambda unit: begun.append((query, unit)))
+    def kernels_of(query: Query, device: Any) -> Any:
+        return SimpleNamespace(begin=lambda unit: begun.append((query, unit)))
 
     def fail(call: Any, decision: Decision) -> None:
         raise KernelsCompiling("scatter")
 
-    monkeypatch.setattr(ahead, "prepared", prepared)
+    monkeypatch.setattr(ahead, "kernels_of", kernels_of)
     run_by(fail)
     expected = {PARTS: ["scatter", "aggregate"], WINDOW: ["direct_shared"], HGB: ["hgb"]}
     for decision, units in expected.items():
@@ -265,10 +265,10 @@ def test_values_outside_of_the_ranges_are_grouped_by_their_words(
     told: list[Any] = []
     monkeypatch.setattr(ranges, "remember_out_of_range", lambda *of: told.append(of))
 
-    def numbering(call: Any, slots: bool) -> Keys:
-        return Numbering(replace(call.query, chosen=RANGED), [(0, 9), (0, 9)])
+    def ranged(call: Any, slots: bool) -> Keys:
+        return RangedKeys(replace(call.query, chosen=RANGED), [(0, 9), (0, 9)])
 
-    monkeypatch.setattr(attempts, "narrowed", numbering)
+    monkeypatch.setattr(attempts, "narrowest_keys", ranged)
     columns: Any = Columns()
     wide = replace(SUM, keys=(KeyPart("i64", False), KeyPart("i64", False)))
     made = attempts.group(columns, wide, "auto", False)
@@ -289,7 +289,7 @@ def test_strings_outside_of_near_codes_are_grouped_by_wider_ones(
     def coded(call: Any, slots: bool) -> CodedKeys:
         return CodedKeys(replace(call.query, chosen=CODED), wide if told else near)
 
-    monkeypatch.setattr(attempts, "narrowed", coded)
+    monkeypatch.setattr(attempts, "narrowest_keys", coded)
     monkeypatch.setattr(codes, "coded", coded)
     columns: Any = Columns()
     texts = replace(SUM, keys=(KeyPart("i32", False, string=True), KeyPart("i64", False)))
@@ -343,8 +343,8 @@ def test_kernels_of_the_sample_compare_it_where_keys_are_numbered(
 
     call, other = call_of("as they come"), call_of("numbered")
     columns: Any = None
-    numbers = Numbering(SUM, [(0, 9)])
-    before: Any = SimpleNamespace(numbering=numbers, decision=PARTS, expected=None, hot=hot)
+    numbers = RangedKeys(SUM, [(0, 9)])
+    before: Any = SimpleNamespace(ranged=numbers, decision=PARTS, expected=None, hot=hot)
     sample: Any = SimpleNamespace(summary=1, table=2)
     monkeypatch.setattr(attempts, "_begin", lambda *_: other)
     monkeypatch.setattr(attempts, "_ALGORITHMS", {Partitioned: lambda call, _: call.check()})
@@ -372,7 +372,7 @@ def test_the_decision_of_the_previous_partition_is_repeated(
 
     run_by(algorithm)
     told: list[str] = []
-    before = SimpleNamespace(numbering=None, decision=HGB, expected=None)
+    before = SimpleNamespace(ranged=None, decision=HGB, expected=None)
     monkeypatch.setattr(repeat, "expectation", lambda *_: before)
     monkeypatch.setattr(repeat, "refused", lambda *_: told.append("refused"))
     monkeypatch.setattr(repeat, "judge", lambda *_: told.append("judged"))

@@ -17,7 +17,7 @@ from dask_gpuagg.cuda.algorithms.tables import room_for_spilled
 from dask_gpuagg.cuda.call import Call, Columns, DeviceColumn, NeedsWholeColumns, Part
 from dask_gpuagg.cuda.choice.decision import Sgb, SpEga
 from dask_gpuagg.cuda.choice.summary import SEGMENTS
-from dask_gpuagg.cuda.keys.ranges import Numbering
+from dask_gpuagg.cuda.keys.ranges import RangedKeys
 from dask_gpuagg.cuda.keys.words import Keys
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import Args
@@ -134,8 +134,8 @@ def test_calls_have_the_columns_that_kernels_read(name: str) -> None:
     query = TABLE[name]
     keys = [DeviceColumn(1, 0, 0)] * len(query.keys)
     part = Part(keys, [DeviceColumn(2, 0, 0)] * len(query.inputs), 10)
-    numbering = Numbering(query, [(5, 7)] * len(keys), 5 << 3 if query.form.has_steps else 0)
-    ranges = numbering.extra if query.extra_columns > query.form.made_words else []
+    ranged = RangedKeys(query, [(5, 7)] * len(keys), 5 << 3 if query.form.has_steps else 0)
+    ranges = ranged.extra if query.extra_columns > query.form.made_words else []
     call = Columns([part], H200, STREAM, None).call(query, ranges)
     assert len(call.columns) == columns_in_source(query)
     # the ranges come last, behind the columns of made words

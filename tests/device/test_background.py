@@ -16,7 +16,6 @@ import pytest
 from dask_gpuagg import last_runs
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.algorithms import select, sgb
-from dask_gpuagg.cuda.call import forget_prepared
 from dask_gpuagg.cuda.runtime import kernels
 from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
 from tests.device.frames import on_device
@@ -45,7 +44,6 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raising: None) -> Ite
 
 
 def forget_kernels() -> None:
-    forget_prepared()
     # those that serve all queries
     for algorithm in (select, sgb):
         algorithm._kernels.cache_clear()
@@ -163,6 +161,6 @@ def test_medians_without_a_compiler(fresh: None, monkeypatch: pytest.MonkeyPatch
     def missing(*_: Any) -> Any:
         raise CompileError("NVRTC cannot be loaded")
 
-    monkeypatch.setattr(kernels, "kept", missing)
+    monkeypatch.setattr(kernels, "cached", missing)
     with dask.config.set({"gpuagg.fallback": "silent"}):
         check(query_of("median").compute(), "median")

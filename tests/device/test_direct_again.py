@@ -1,4 +1,4 @@
-"""Tasks of one plan on columns of several kinds: what is remembered of a plan is of one kind."""
+"""Tasks of one plan on columns of several kinds."""
 
 from __future__ import annotations
 

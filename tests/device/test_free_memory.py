@@ -1,4 +1,4 @@
-"""The decision where a pool is little larger than the input."""
+"""The kernel where a pool is little larger than the input."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-from dask_gpuagg.cuda import aggregate as attempts
 
 ROWS = 40_000_000
 # beside the input: a table of the groups, and the rows that it had no first place for
@@ -29,20 +27,14 @@ def pool() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("stride", [1, 2**40 + 7])
-def test_rows_whose_copies_have_no_room(
-    stride: int, pool: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Decided before anything is tried: no attempt is refused its memory."""
+def test_rows_whose_copies_have_no_room(stride: int, pool: Any) -> None:
+    """They go to one table, once the allocator has refused the copies."""
     import cupy as cp
     import pylibcudf as plc
     import rmm
 
     from dask_gpuagg.engines.device.aggregator import Aggregator
 
-    def refused(*_: Any) -> None:
-        raise AssertionError("an attempt was made for which memory did not suffice")
-
-    monkeypatch.setattr(attempts, "with_less_memory", refused)
     groups = 3_000_000
 
     def column(dtype: plc.TypeId) -> tuple[Any, Any]:

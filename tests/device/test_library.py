@@ -13,7 +13,6 @@ import pytest
 
 import dask_gpuagg
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cuda.call import forget_prepared
 from dask_gpuagg.cuda.runtime import kernels
 from dask_gpuagg.cuda.runtime.compiler import CompileError, KernelsUnavailable
 from dask_gpuagg.reporting.fallbacks import FallbackWarning
@@ -34,13 +33,11 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
         raise CompileError("gpuagg.cu(1): error: nothing compiles today")
 
     def break_it() -> None:
-        forget_prepared()
         monkeypatch.setattr(kernels, "_known", Cache(1024))
         monkeypatch.setattr(kernels, "cubin", refuse)
 
     with dask.config.set({"gpuagg.fallback": "silent"}):
         yield break_it
-    forget_prepared()
 
 
 def table(seed: int, share: float) -> pd.DataFrame:

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from dask_gpuagg.cuda.runtime import kernels
-from dask_gpuagg.worker.warmup import examples_of
+from dask_gpuagg.worker.plugin import examples_of
 from tests.device.test_kernels import KERNELS, assert_equal, by_pandas, check
 
 SPEC = {"a": ["sum", "min"], "b": ["mean", "count"], "c": ["max", "sum"]}
@@ -108,7 +108,7 @@ def test_patterns_of_nulls_and_orders_make_no_further_queries() -> None:
                 found = made.to_pandas().sort_index()
                 found.columns = [f"{column}.{name}" for column, name in found.columns]
                 assert_equal(found[[f"{c}.{n}" for c, n in LABELS]].astype("float64"), wanted)
-        known.append(set(kernels.known()))
+        known.append(set(kernels.known_queries()))
     # without nulls, with some, and then no more
     assert known[0] < known[1]
     assert all(later == known[1] for later in known[2:])

@@ -10,7 +10,6 @@ import pytest
 
 from dask_gpuagg.cuda import aggregate as attempts
 from dask_gpuagg.cuda.choice import partitions as partitioning
-from dask_gpuagg.cuda.choice import skew
 from tests.device.test_kernels import (
     WANTED,
     aggregated,
@@ -87,8 +86,8 @@ def test_partitions_that_a_count_leaves_too_little_room(
     wanted: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Places run out for the last ones, whose rows join the groups made already."""
-    enough = skew.counted_capacity
-    monkeypatch.setattr(skew, "counted_capacity", lambda *of: int(0.9 * enough(*of)))
+    enough = partitioning.counted_capacity
+    monkeypatch.setattr(partitioning, "counted_capacity", lambda *of: int(0.9 * enough(*of)))
     rng = np.random.default_rng(11)
     frame = nullable_rows(zipf(1.0, 2_000_000, rng), rng)
     run = check(frame, ["k"], wanted, "pgb")
@@ -113,7 +112,7 @@ def test_a_frequent_key_in_a_partition_that_is_folded(
     share: float, parts: bool, wanted: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows beyond the places of one turn take several, those of one key another kernel."""
-    monkeypatch.setattr(skew, "HOT", 1e9)
+    monkeypatch.setattr(partitioning, "HOT", 1e9)
     monkeypatch.setattr(partitioning, "_LARGEST", 1e9)
     monkeypatch.setattr(partitioning, "_ROOM", 10)
     rng = np.random.default_rng(17)

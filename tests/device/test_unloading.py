@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cuda import call as calls
 from dask_gpuagg.cuda.runtime import kernels
 from tests.device.test_kernels import check
 
@@ -33,7 +32,6 @@ def unloaded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(driver, "cuLibraryUnload", noted)
     monkeypatch.setattr(kernels, "_known", Cache(3))
-    monkeypatch.setattr(calls, "_prepared", Cache(3))
     return found
 
 

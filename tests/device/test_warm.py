@@ -12,7 +12,7 @@ import pytest
 
 from dask_gpuagg.cuda import warm
 from dask_gpuagg.cuda.runtime import kernels
-from dask_gpuagg.worker.warmup import examples_of
+from dask_gpuagg.worker.plugin import examples_of
 
 pytestmark = pytest.mark.device
 
@@ -60,4 +60,4 @@ def test_queries_are_those_of_the_engine(key: str) -> None:
         engine.direct_of_columns(keys, columns, plan, engine.shape_of(example.meta))
         merged = engine.combine([partial, partial], plan)
         engine.finalize([merged], plan, example.meta)
-    assert {query for query, _ in warm.common(key)} <= set(kernels.known())
+    assert {query for query, _ in warm.common(key)} <= set(kernels.known_queries())

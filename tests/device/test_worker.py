@@ -13,7 +13,6 @@ import pytest
 
 import dask_gpuagg
 from dask_gpuagg.cache import Cache
-from dask_gpuagg.cuda.call import forget_prepared
 from dask_gpuagg.cuda.runtime import kernels
 from tests.device.frames import on_device
 
@@ -23,7 +22,6 @@ ROWS = 600_000
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """A worker of a fresh machine, set up: its report, and whether anything compiles later."""
-    forget_prepared()
     monkeypatch.setattr(kernels, "_known", Cache(1024))
 
     def start(**options: Any) -> dict[str, Any]:
@@ -43,7 +41,6 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     folder = str(tmp_path / "kernels")
     with dask.config.set({"gpuagg.kernel-cache": folder, "gpuagg.fallback": "raise"}):
         yield start
-    forget_prepared()
 
 
 def frame() -> Any:

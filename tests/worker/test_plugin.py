@@ -20,7 +20,6 @@ import dask_gpuagg
 from dask_gpuagg.cuda.runtime import driver
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.worker import plugin as worker
-from dask_gpuagg.worker import warmup
 
 
 def test_without_a_gpu_the_reason_is_in_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +81,7 @@ def test_it_pickles_and_takes_a_pool_in_words() -> None:
 def test_the_usual_examples_pickle_and_can_be_switched_off() -> None:
     examples = pickle.loads(pickle.dumps(dask_gpuagg.GpuWorker())).examples
     found = {(str(e.plan.keys[0].dtype), e.plan.outputs[0].aggregation) for e in examples}
-    assert found == set(itertools.product(("int64", "string"), warmup.USUAL))
+    assert found == set(itertools.product(("int64", "string"), worker.USUAL))
     assert dask_gpuagg.GpuWorker(examples=[]).examples == []
 
 
@@ -146,9 +145,9 @@ def test_a_setup_that_failed_can_be_torn_down(monkeypatch: pytest.MonkeyPatch) -
 
 def test_warming_stops_as_the_worker_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     rehearsed = []
-    monkeypatch.setattr(warmup, "_rehearse", rehearsed.append)
-    examples = warmup.usual_examples()
-    assert warmup.warm(examples, lambda: len(rehearsed) < 3).startswith("ready for 3 group-bys")
+    monkeypatch.setattr(worker, "_rehearse", rehearsed.append)
+    examples = worker.usual_examples()
+    assert worker.warm(examples, lambda: len(rehearsed) < 3).startswith("ready for 3 group-bys")
     assert rehearsed == examples[:3]
 
 

@@ -6,7 +6,6 @@ import ctypes
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from dask_gpuagg.cache import OfObjects
 from dask_gpuagg.cuda.algorithms.tables import clear_target, take_listed
 from dask_gpuagg.cuda.call import (
     Call,
@@ -21,7 +20,6 @@ from dask_gpuagg.cuda.call import (
     zero,
 )
 from dask_gpuagg.cuda.choice import partitions as partitioning
-from dask_gpuagg.cuda.choice import skew
 from dask_gpuagg.cuda.choice.decision import Partitioned, Pgb, PgbFold, even, safe_slots
 from dask_gpuagg.cuda.choice.summary import null_slot
 from dask_gpuagg.cuda.query import structs, tuning
@@ -153,16 +151,12 @@ def _scatter(decision: Partitioned, copies: _Copies) -> None:
         call.launch(kernel, blocks, query.scatter[0], *operands, shared=shared)
 
 
-# Of the decisions used last, which are repeated: hundreds of words take longer than a kernel.
-_hot_words: OfObjects[ctypes.Array[ctypes.c_uint64]] = OfObjects(8)
-
-
 def _hot_keys(query: Query, decision: Partitioned) -> structs.HotKeys:
     return structs.HotKeys(
-        _hot_words.of(decision, lambda: (ctypes.c_uint64 * tuning.HOT_AT_MOST)(*decision.hot)),
+        (ctypes.c_uint64 * tuning.HOT_AT_MOST)(*decision.hot),
         len(decision.hot),
         # where there is no such table, one in which nothing is found
-        decision.hot_buckets or skew.FEWEST_BUCKETS,
+        decision.hot_buckets or partitioning.FEWEST_BUCKETS,
         decision.hot_replicas,
         null_slot(query),
     )
@@ -175,7 +169,7 @@ def _lay_out(call: Call, decision: Partitioned, partitions: structs.Partitions) 
     partitions.begins = begins = counts + 4 * count
     zero(call, counts, count)
     keys = _hot_keys(call.query, decision)
-    shared = skew.count_bytes(decision)
+    shared = partitioning.count_bytes(decision)
     for args, columns, rows in call.over(call.args):
         blocks = call.spread(rows // tuning.ROOM_OF, tuning.ROOM_THREADS, waves=1)
         operands = (args, partitions, columns, keys, ctypes.c_void_p(counts))
@@ -231,7 +225,7 @@ def _aggregate(
             shared = even(slots) * (once + decision.replicas * copied) + 8
         else:
             shared = slots * partitioning.hashed_bytes(own.query, decision.base)
-        shared += skew.crowd_bytes(own.query) if decision.crowded else 0
+        shared += partitioning.crowd_bytes(own.query) if decision.crowded else 0
     else:
         shared, threads = partitioning.fold_bytes(own.device), tuning.FOLD_THREADS
         places = own.allocate(2 * decision.blocks * partitioning.most_rows(decision)).ptr

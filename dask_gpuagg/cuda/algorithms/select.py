@@ -189,9 +189,9 @@ class Selector:
         spread = self._on.spread(chunk.rows, threads * tuning.COUNT_ITEMS, waves=blocks)
         self._on.launch(name, spread, threads, *operands, shared=shared)
 
-    def kept(self, kept: Candidates) -> int:
+    def rows_inside(self, candidates: Candidates) -> int:
         """Number of rows inside the brackets, which may exceed the room for them."""
-        return self._on.read_number(kept.tally.ptr)
+        return self._on.read_number(candidates.tally.ptr)
 
     def narrow(self, counts: Any, brackets: Words, inside: Candidates) -> Tally:
         """Settle the groups whose brackets hold their quantiles, and widen the other brackets.
@@ -211,7 +211,7 @@ class Selector:
         """Find the words of the settled groups among the rows kept, whose order is lost."""
         self._pick(*self._grouped(inside.words, inside.of_row, rows), self._found)
 
-    def made(self, between: str) -> tuple[Any, Any, int]:
+    def quantiles(self, between: str) -> tuple[Any, Any, int]:
         """The quantiles, once all groups are settled; see ``sgb.write_quantiles``."""
         operands, width = (self._found.pointer, self._sizes.pointer), self._quantile_width
         settled = operands, self._groups, width, self._q, between
@@ -263,7 +263,7 @@ def sample(on: Launcher, chunk: Chunk, stride: int, samples: int, words: int, of
 def quantiles(
     selector: Selector, chunks: Sequence[Chunk], between: str, stride: int, room: int
 ) -> tuple[Any, Any, int] | None:
-    """One quantile of each group of the rows of all chunks; see ``Selector.made``.
+    """One quantile of each group of the rows of all chunks; see ``Selector.quantiles``.
 
     One row of each ``stride``, a power of two, is sampled. None where brackets hold more rows than
     there is ``room`` for.
@@ -279,7 +279,7 @@ def quantiles(
             return None
         selector.pick(inside, tally.kept)
         missed = tally.missed
-    return selector.made(between)
+    return selector.quantiles(between)
 
 
 # ---- distinct values -----------------------------------------------------------------------------

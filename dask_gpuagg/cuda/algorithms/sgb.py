@@ -125,10 +125,10 @@ def radix_sort(
     number = ctypes.c_uint32(rows)
     tiles = math.ceil(rows / _TILE)
     places = digits * tuning.DIGITS
-    # starts of the digits, the digits that all rows share, the ticket, what tiles have told
+    # starts of the digits, the digits that all rows share, the ticket, counts of the tiles
     work = array_of(on, places + 16 + tiles * tuning.DIGITS, 4)
     starts = work.buffer.ptr
-    same, ticket, told = (starts + 4 * (places + n) for n in (0, 8, 16))
+    same, ticket, tile_counts = (starts + 4 * (places + n) for n in (0, 8, 16))
     fill(starts, 0, 4 * (places + 16), on.handle)
     blocks = on.spread(rows, tuning.SORT_THREADS, waves=4)
     operands = words.pointer, number, ctypes.c_uint32(digits), ctypes.c_void_p(starts)
@@ -152,7 +152,7 @@ def radix_sort(
             moved.buffer.ptr,
             other_moved.buffer.ptr,
             starts + 4 * tuning.DIGITS * digit,
-            told,
+            tile_counts,
             ticket,
             rows,
             _DIGIT_BITS * digit,
@@ -265,11 +265,10 @@ def may_be_narrow(query: Query) -> bool:
     return query.form == PACKED and not nulls and not query.outputs
 
 
-def encode(call: Call, groups: int, order: int = 0) -> Any:
+def encode(call: Call, groups: int) -> Any:
     """The number of every row's group, by the table in global memory that a call has left.
 
-    A buffer of int32, -1 for rows of no group. ``order`` is the address of the numbers, int32, of
-    the groups that come first, second, ...; 0 for the order of ``call.args.order``.
+    A buffer of int32, -1 for rows of no group.
     """
     codes = call.buffer(4 * call.rows)
     if call.rows == 0:
@@ -277,8 +276,7 @@ def encode(call: Call, groups: int, order: int = 0) -> Any:
     args = call.args
     slots = args.table.slots + tuning.EXTRA_SLOTS
     entries = ctypes.c_void_p(call.allocate(_ENTRY_BYTES * slots).ptr)
-    sorted_groups, count = ctypes.c_void_p(order), ctypes.c_uint32(groups)
-    call.launch_over("entries", slots, args, sorted_groups, count, entries)
+    call.launch_over("entries", slots, args, ctypes.c_uint32(groups), entries)
     blocks = call.spread(call.rows, tuning.ENCODE_THREADS * call.query.unroll)
     target = ctypes.c_void_p(codes.ptr)
     call.launch("encode", blocks, tuning.ENCODE_THREADS, args, call.columns, entries, target)

@@ -5,7 +5,6 @@ Nothing is launched here. Other tuning is in ``Query.threads`` and ``Query.unrol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dask_gpuagg.cuda.choice import partitions, tables
@@ -41,11 +40,6 @@ _GATHERED = 0.5
 _GLOBAL_TABLE_SHARE = 0.9
 # Rows from which a second pass over them may pay.
 _PASSED_AGAIN_FROM = 1 << 20
-# Bytes from which the allocator is asked before a kernel is decided on: writing as many takes
-# longer than asking.
-_ALLOCATOR_ASKED_FROM = 1 << 28
-# Bytes of a value in most columns of copies, each of which is allocated by itself.
-_COPIED_BYTES = 8
 # Share of the bytes of copies that there was no room for: of nearly as many nobody need try again.
 _RETRY_SHARE = 0.95
 
@@ -74,9 +68,6 @@ def decide(
         return _forced(case, forced)
     if estimate is None:
         return tables.in_global(case, f"{rows:,} rows are few")
-    fits = margin(estimate.groups) <= tables.shared_capacity(query, device)
-    if estimate.ascending and not fits and _admits_runs(query):
-        return Sgb(why=f"{estimate.groups:,} groups, keys that ascend", estimate=estimate)
     return _cheapest(case, estimate, costs or shipped(device).costs, memory)
 
 
@@ -113,13 +104,15 @@ def _cheapest(case: Case, estimate: KeySummary, costs: Costs, memory: int | None
     expected, skewed = estimate.groups, estimate.skewed
     capacity = tables.shared_capacity(query, device)
     narrow = tables.in_window(case, f"{expected:,} groups of a narrow range")
-    if margin(expected) <= capacity:
-        # rows of runs that lie side by side want one copy of a state at once
-        meets = narrow is not None and tables.in_runs(estimate) and narrow.replicas < _LANES
-        # the same updates as in partitions, and no rows are moved first: other candidates are not
-        # evaluated, because the host's own time counts most here
-        if narrow is not None and narrow.in_shared and not meets:
-            return narrow
+    fits, in_runs = margin(expected) <= capacity, estimate.ascending and _admits_runs(query)
+    # the same updates as in partitions, and no rows are moved first: other candidates are not
+    # evaluated, because the host's own time counts most here; rows side by side that have one key
+    # want one copy of a state at once
+    if fits and narrow and narrow.in_shared and not (in_runs and narrow.replicas < _LANES):
+        return narrow
+    if in_runs:
+        return Sgb(why=f"{expected:,} groups, keys that ascend", estimate=estimate)
+    if fits:
         return tables.in_shared(case, f"{expected:,} groups fit shared memory")
     why = f"{expected:,} groups exceed shared memory"
     candidates: list[Decision | None] = []
@@ -186,35 +179,6 @@ def decide_again(
     if isinstance(decision, Direct):
         estimate = replace(estimate, bounds=ANY_WORD)
     return decide(query, rows, estimate, device, forced, costs, values)
-
-
-def fit_to_memory(
-    query: Query,
-    rows: int,
-    decision: Decision,
-    device: Device,
-    has_room: Callable[[Sequence[int]], bool],
-    costs: Costs | None = None,
-    values: float | None = None,
-) -> Decision:
-    """The decision, or the best kernel whose copies or table there is memory for.
-
-    ``has_room`` takes bytes of several buffers, and says whether the allocator gives all of them at
-    once. Where nothing fits it is the kernel that needs least, whose call meets the allocator's
-    message.
-    """
-    while True:
-        needed = global_bytes(query, decision)
-        sizes = [needed]
-        if isinstance(decision, Partitioned):  # a buffer for each column of copies
-            column = _COPIED_BYTES * decision.partitions * decision.capacity
-            sizes = [min(column, needed - first) for first in range(0, needed, column)]
-        if needed < _ALLOCATOR_ASKED_FROM or has_room(sizes):
-            return decision
-        less = with_less_memory(query, rows, decision, device, costs, values)
-        if less is None:
-            return decision
-        decision = less
 
 
 def with_less_memory(

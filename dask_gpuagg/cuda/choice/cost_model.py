@@ -354,9 +354,10 @@ def fit(observations: Sequence[Observation], start: Costs) -> Costs:
 
     def residuals(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         tried, errors = costs(x), []
-        for seen in observations:
-            for name, ms in seen.expected(tried).items():
-                errors.append(np.log((ms + _RESOLUTION) / (seen.kernel_ms[name] + _RESOLUTION)))
+        for observation in observations:
+            for name, ms in observation.expected(tried).items():
+                measured = observation.kernel_ms[name] + _RESOLUTION
+                errors.append(np.log((ms + _RESOLUTION) / measured))
         return np.concatenate([np.array(errors), _INERTIA * (x - first)])
 
     x, damping = first, 1e-2
@@ -380,9 +381,9 @@ def fit(observations: Sequence[Observation], start: Costs) -> Costs:
 def error_of(observations: Sequence[Observation], costs: Costs) -> float:
     """The median relative error of the kernels that take more than the stopwatch's resolution."""
     errors = [
-        abs(ms / seen.kernel_ms[name] - 1)
-        for seen in observations
-        for name, ms in seen.expected(costs).items()
-        if seen.kernel_ms[name] > 5 * _RESOLUTION
+        abs(ms / observation.kernel_ms[name] - 1)
+        for observation in observations
+        for name, ms in observation.expected(costs).items()
+        if observation.kernel_ms[name] > 5 * _RESOLUTION
     ]
     return float(np.median(errors)) if errors else 0.0

@@ -64,8 +64,8 @@ class Known:
     source: str
 
 
-# Devices differ from those that ship by less: a constant further off was not measured.
-_PLAUSIBLE = 1000
+# Measured constants are below this.
+_PLAUSIBLE = 1e9
 # Peak bandwidth of an H200's memory, GB/s: NVIDIA's published figure.
 _H200_PEAK = 4800
 
@@ -130,22 +130,17 @@ def read(path: Path, device: Device) -> Known | None:
 def _checked(report: Any, device: Device) -> Known | None:
     """The constants of a report of this device and these kernels.
 
-    Raises where a value is missing, or not of the type and range that a measurement gives.
+    Raises where a value is missing, or none that a measurement gives.
     """
     of = (report["device"], report["multiprocessors"], report["kernels"])
     if of != (device.name, device.multiprocessors, sources_hash()):
         return None
-    costs, usual = dict(report["costs"]), asdict(shipped(device).costs)
-    if costs.keys() != usual.keys():
+    costs = report["costs"]
+    if sorted(costs) != sorted(asdict(Costs())):
         raise ValueError("it has other constants")
     for name, value in costs.items():
-        if type(value) not in (int, float):
-            raise TypeError(f"{name} is {value!r}, not a number")
-        if not usual[name] / _PLAUSIBLE <= value <= usual[name] * _PLAUSIBLE:
-            # an integer of many digits cannot be printed
-            raise ValueError(f"{name} lies more than {_PLAUSIBLE:,} times off {usual[name]:.3g}")
-    if not isinstance(report["date"], str):
-        raise TypeError(f"date is {report['date']!r}, not text")
+        if not 0 < value < _PLAUSIBLE:
+            raise ValueError(f"{name} is {value!r}")
     return Known(Costs(**costs), f"measured on {report['date']}")
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
-from dask_gpuagg.cuda.choice import skew
 from dask_gpuagg.cuda.choice.decision import (
     FEWEST_SLOTS,
     PARTITION_SIGMAS,
@@ -26,7 +26,8 @@ from dask_gpuagg.cuda.choice.decision import (
     power_of_two,
     shared_bytes,
 )
-from dask_gpuagg.cuda.choice.summary import KeySummary, null_slot, window
+from dask_gpuagg.cuda.choice.summary import SEGMENTS, KeySummary, null_slot, window
+from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.forms import BY_ROW, HASHED, PACKED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
@@ -95,7 +96,7 @@ def scatter_tile(
         kernels = [("scatter_hot", threads * few)]
     elif partitions >= _WIDE_FROM:
         kernels.insert(0, ("scatter_wide", threads * many))
-    beside = skew.hot_bytes(query, *hot) if hot[1] else 0
+    beside = hot_bytes(query, *hot) if hot[1] else 0
     for kernel, tile in kernels:
         shared = (tile * query.widest + 6 * partitions + 7) // 8 * 8 + beside
         if shared <= shared_bytes(device) - 128:
@@ -158,7 +159,7 @@ def _by_hash(case: Case, folds: bool) -> dict[str, Any] | None:
     query, rows, estimate, device, _ = case
     base = _base(query, estimate)
     skewed = estimate is not None and estimate.skewed
-    crowds = skew.crowded_room(query, device) if skewed and not folds else 0
+    crowds = crowded_room(query, device) if skewed and not folds else 0
     crowded = crowds > 0
     if folds:
         # beside the slots: where the last group ends
@@ -183,27 +184,27 @@ def _by_hash(case: Case, folds: bool) -> dict[str, Any] | None:
         return None
     hot: tuple[tuple[int, float], ...] = ()
     if estimate is not None and skewed:
-        hot = tuple(skew.hot_of(estimate.hot, partitions, folds))
+        hot = tuple(hot_of(estimate.hot, partitions, folds))
     # a null key of 64 bits has no word that partitions could hold
     nulls = null_slot(query)
     table = 0, 0, 0
     if hot or nulls:
         keys, buckets, replicas = _hot_table(query, device, partitions, len(hot))
-        hot = skew.found_in(hot[:keys], buckets)
+        hot = found_in(hot[:keys], buckets)
         if nulls and not buckets:
             return None
         if nulls or hot:
             table = len(hot), buckets, replicas
-    counted = estimate is not None and skew.counts_rows(estimate)
+    counted = estimate is not None and counts_rows(estimate)
     if counted:
-        capacity = skew.counted_capacity(rows, partitions, sum(share for _, share in hot))
+        capacity = counted_capacity(rows, partitions, sum(share for _, share in hot))
     else:
         alike = 1 / groups
         if estimate is not None and skewed:
             left_in = set(estimate.hot).difference(hot)
             alike = max(alike, estimate.alike + sum(share**2 for _, share in left_in))
         capacity = _capacity(rows, partitions, alike)
-    crowd = rows * skew.largest_in(estimate, set(hot))
+    crowd = rows * largest_in(estimate, set(hot))
     too_large = folds and crowd > _LARGEST * FOLD_ROWS
     if too_large or not _fits(case, folds, partitions, capacity, table):
         return None
@@ -346,7 +347,7 @@ def _base(query: Query, estimate: KeySummary | None) -> int | None:
 def _hot_table(query: Query, device: Device, partitions: int, keys: int) -> tuple[int, int, int]:
     """Hot keys that there is room for, buckets and replicas; no buckets where there is no room."""
     while True:
-        buckets = even(max(skew.FEWEST_BUCKETS, skew.HOT_BUCKETS * keys))
+        buckets = even(max(FEWEST_BUCKETS, HOT_BUCKETS * keys))
         for replicas in (32, 16, 8, 4, 2, 1):
             table = keys, buckets, replicas
             if scatter_tile(query, device, partitions, table)[1]:
@@ -386,7 +387,7 @@ def partitions_of_rows(case: Case) -> int:
     # rows of a partition beyond the mean, of which smaller partitions have more
     for _ in range(4):
         # but for those of hot keys
-        cool = bisect_right(shares, skew.HOT / partitions * left / max(rows, 1))
+        cool = bisect_right(shares, HOT / partitions * left / max(rows, 1))
         left = max(1.0, rows * (1 - sums[-1] + sums[cool]))
         # where the groups start, and the nulls
         beside = 2 * margin(groups) + left / 8 * masked
@@ -396,3 +397,120 @@ def partitions_of_rows(case: Case) -> int:
         alike_left = (alike + squares[cool]) * (rows / left) ** 2
         spread = partitions * alike_left + partitions / left
     return math.ceil(partitions + 1)
+
+
+# ---- skewed keys: hot ones beside the partitions, crowded slots, room by a count -----------------
+
+# A hot key with more than this share of a mean partition's rows is kept out of it. So is one with
+# this share of all rows, which one block alone would add up, if all of these together are worth a
+# table of hot keys.
+HOT = 0.25
+_HOT_ANYWHERE = 1e-4
+_HOT_WORTH = 0.01
+# The share of rows with the key of the row before, beyond what chance gives, from which on the rows
+# that are counted, four side by side, are no independent draws.
+_IN_RUNS = 0.05
+# Buckets of a table of hot keys for each of them, and keys of a bucket: one key in 400 finds its
+# own full, if their words are random.
+HOT_BUCKETS = 8
+_IN_BUCKET = 2
+FEWEST_BUCKETS = 32
+# Copies take less than this part of shared memory, or there are none.
+_CROWDS_OF = 4
+# What a block has where crowded slots get copies, beside these: tags, owners, a counter.
+_CROWD_BYTES = 4 * (256 + 16 + 1)
+
+
+def hot_bytes(query: Query, keys: int, buckets: int, replicas: int) -> int:
+    """Shared memory of a table of hot keys: words, buckets, states."""
+    cells = even(tuning.EXTRA_SLOTS + keys)
+    fixed, replica = query.slot_bytes
+    states = (cells + tuning.HOT_COPIED * replicas) * (fixed - 8 + replica)
+    return 8 * cells + 4 * (buckets + tuning.EXTRA_SLOTS) + states
+
+
+def hot_of(
+    hot: Sequence[tuple[int, float]], partitions: int, folds: bool
+) -> Sequence[tuple[int, float]]:
+    """Those of frequent keys, the hottest first, that stay out of so many partitions.
+
+    Of rows that are folded a warp has those of a large group, so no block adds them up alone.
+    """
+    count, left = 0, 1.0
+    for _, share in hot:
+        # of the rows that the hotter ones leave
+        if share <= HOT / partitions * left:
+            break
+        left -= share
+        count += 1
+    if not folds:
+        frequent = [share for _, share in hot if share > _HOT_ANYWHERE]
+        if sum(frequent) > _HOT_WORTH:
+            count = max(count, len(frequent))
+    return hot[:count]
+
+
+def found_in(hot: Sequence[tuple[int, float]], buckets: int) -> tuple[tuple[int, float], ...]:
+    """Those of hot keys, the hottest first, that are found in so many buckets.
+
+    A bucket holds the two hottest of its keys (kernels/pgb_tr/hot.cuh); rows of others are
+    scattered.
+    """
+    placed: list[tuple[int, float]] = []
+    held: dict[int, int] = {}
+    for key in hot:
+        bucket = (key[0] >> 32) * buckets >> 32
+        held[bucket] = held.get(bucket, 0) + 1
+        if held[bucket] <= _IN_BUCKET:
+            placed.append(key)
+    return tuple(placed)
+
+
+def largest_in(estimate: KeySummary | None, hot: Collection[tuple[int, float]]) -> float:
+    """The share of all rows that a skewed key which is not hot may have; 0 if keys are even."""
+    if estimate is None or not estimate.skewed:
+        return 0.0
+    # the sample reports keys with so many of its rows, and so many keys
+    unseen = tuning.HOT_ROWS / (tuning.SEGMENT * SEGMENTS)
+    if len(estimate.hot) == tuning.HOT_AT_MOST:
+        unseen = max(unseen, estimate.hot[-1][1])
+    return max([unseen, *(key[1] for key in estimate.hot if key not in hot)])
+
+
+def counts_rows(estimate: KeySummary) -> bool:
+    """Whether partitions get room by a count of one row in sixteen, which runs would mislead."""
+    by_chance = estimate.alike + sum(share**2 for _, share in estimate.hot)
+    return estimate.skewed and estimate.repeats < by_chance + _IN_RUNS
+
+
+def count_bytes(decision: Partitioned) -> int:
+    """Shared memory of a block that counts rows by partition: hot keys, counters."""
+    buckets = decision.hot_buckets or FEWEST_BUCKETS
+    return 8 * even(tuning.EXTRA_SLOTS + len(decision.hot)) + 4 * (buckets + decision.partitions)
+
+
+def counted_capacity(rows: int, partitions: int, hot: float) -> int:
+    """The mean of the rooms that a count makes for partitions, at most.
+
+    ``hot`` is the share of hot keys' rows in the sample. What is added is the most where all
+    partitions are alike (Cauchy and Schwarz).
+    """
+    # a lower bound for the share of all rows
+    hot = min(1.0, hot)
+    least = max(0.0, hot - 2 * math.sqrt(hot * (1 - hot) / SEGMENTS))
+    left = rows * (1 - least)
+    deviation = tuning.ROOM_OF * math.sqrt(left / tuning.ROOM_OF / partitions + 1)
+    # the count itself is off by as much of all rows
+    total = left + tuning.ROOM_SIGMAS * (partitions * deviation + math.sqrt(tuning.ROOM_OF * left))
+    return math.ceil(total / partitions) + tuning.ROOM_MORE
+
+
+def crowd_bytes(query: Query) -> int:
+    """Shared memory of copies of crowded slots (kernels/pgb_tr/crowds.cuh): one for each lane."""
+    return 32 * query.crowds * (sum(query.slot_bytes) - 8)
+
+
+def crowded_room(query: Query, device: Device) -> int:
+    """Shared memory for slots of which crowded ones get copies; 0 if it is too small for these."""
+    copies, available = crowd_bytes(query), shared_bytes(device)
+    return 0 if _CROWDS_OF * copies > available else available - copies - _CROWD_BYTES

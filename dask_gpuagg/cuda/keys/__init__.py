@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dask_gpuagg.cuda.call import Call
 from dask_gpuagg.cuda.keys.codes import coded
-from dask_gpuagg.cuda.keys.ranges import numbered
+from dask_gpuagg.cuda.keys.ranges import ranged
 from dask_gpuagg.cuda.keys.words import Keys
 
 # Each looks at a sample of the rows of a call where the types of the keys admit its form.
-_NARROWER = (numbered, coded)
+_NARROWER = (ranged, coded)
 
 
-def narrowed(call: Call, slots: bool = True) -> Keys:
+def narrowest_keys(call: Call, slots: bool = True) -> Keys:
     """The keys of a call in a narrower form, or in their own if no other serves.
 
     ``slots`` is whether dense keys may be addressed directly. If not, there is nothing to gain by

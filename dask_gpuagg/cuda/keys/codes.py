@@ -121,10 +121,10 @@ def codes_of(
 
     # more margin makes more values
     parts = with_margin(_NO_MARGIN)
-    if numbers(parts) > 1 << ranges.WORD_BITS:
+    if numbers(parts) > 1 << ranges.SAFE_BITS:
         return None
     roomier = () if near else map(with_margin, (_SHORTER, _NEXT_DIGIT, _LIKE))
-    parts = next((more for more in roomier if numbers(more) <= 1 << ranges.WORD_BITS), parts)
+    parts = next((more for more in roomier if numbers(more) <= 1 << ranges.SAFE_BITS), parts)
     codes, scale = Codes(), 1
     # from the last column on, so that words order as the keys do
     for part, null, code in reversed(list(zip(parts, nulls, codes.column, strict=False))):

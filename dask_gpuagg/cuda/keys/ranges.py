@@ -24,9 +24,9 @@ Bounds = Sequence[tuple[int, int]]
 # Combinations of values for each row up to which keys are numbered by them.
 FILLING = 2
 # Bits of a word.
-WORD = 64
+WORD_BITS = 64
 # No word of so few bits is mixed to the one that stands for an empty slot.
-WORD_BITS = 59
+SAFE_BITS = 59
 # Bits that integers get beyond those of the sampled values: as many values again below them, and
 # twice as many above.
 _MARGIN = 2
@@ -35,7 +35,7 @@ _VALUES_BEYOND = 4
 
 
 @dataclass
-class Numbering(Keys):
+class RangedKeys(Keys):
     """Keys as numbers of the values of their columns, in ranges of these.
 
     ``step`` is the distance of the only column's values; 0 where all values have a number.
@@ -68,7 +68,7 @@ class Numbering(Keys):
 def _step_column(step: int) -> ColumnStruct:
     """Encode a step as ``EveryStep`` of kernels/key/ranged.cuh reads it."""
     power = (step & -step).bit_length() - 1
-    return ColumnStruct(pow(step >> power, -1, 1 << WORD), power, step)
+    return ColumnStruct(pow(step >> power, -1, 1 << WORD_BITS), power, step)
 
 
 # ---- ranges --------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def combinations(ranges: Ranges) -> int:
     return math.prod(codes for _, codes in ranges)
 
 
-def numbered(call: Call, slots: bool) -> Numbering | None:
+def ranged(call: Call, slots: bool) -> RangedKeys | None:
     """Integers that exceed a word by the ranges of a sample, in one word or in two."""
     query = call.query
     if not query.is_integral:
@@ -118,9 +118,9 @@ def numbered(call: Call, slots: bool) -> Numbering | None:
     rows = call.rows if slots and near else 0
     bounds = _bounds(call)
     if ranges := packed_ranges(bounds, rows):
-        return Numbering(replace(query, chosen=RANGED), ranges)
+        return RangedKeys(replace(query, chosen=RANGED), ranges)
     if near and query.form == HASHED and (ranges := two_word_ranges(bounds)):
-        return Numbering(replace(query, chosen=WIDE_RANGED), ranges)
+        return RangedKeys(replace(query, chosen=WIDE_RANGED), ranges)
     return None
 
 
@@ -137,33 +137,33 @@ def packed_ranges(bounds: Bounds, rows: int = 0) -> Ranges | None:
     There is little room where the ranges have so few combinations for each row that keys may be
     dense; ``rows`` is 0 where little room was too little for an earlier call.
     """
-    near = [range_near(*each) for each in bounds]
+    near = [range_near(*ends) for ends in bounds]
     if combinations(near) <= FILLING * rows:
         return near
-    wide = [range_wide(*each) for each in bounds]
-    return wide if combinations(wide) <= 1 << WORD_BITS else None
+    wide = [range_wide(*ends) for ends in bounds]
+    return wide if combinations(wide) <= 1 << SAFE_BITS else None
 
 
 def two_word_ranges(bounds: Bounds) -> Ranges | None:
     """Base and bits of each column, with room around a sample; None beyond two words."""
     for margin in (2, 1):
-        ranges = [range_of(*each, margin) for each in bounds]
+        ranges = [range_of(*ends, margin) for ends in bounds]
         bits = [bits for _, bits in ranges]
-        if max(bits) < WORD and sum(bits) <= 2 * WORD:
+        if max(bits) < WORD_BITS and sum(bits) <= 2 * WORD_BITS:
             return ranges
     return None
 
 
 def numbered_by_ranges(
-    query: Query, seen: Bounds, rows: int, about: tuple[str, ...] = ()
-) -> Numbering | None:
+    query: Query, bounds: Bounds, rows: int, about: tuple[str, ...] = ()
+) -> RangedKeys | None:
     """Keys that fit a word by the combinations of their values, if there are not too many."""
     if not query.may_fill or is_out_of_range(query, about):
         return None
-    near = [range_near(*each) for each in seen]
-    if combinations(near) > min(FILLING * rows, 1 << WORD_BITS):
+    near = [range_near(*ends) for ends in bounds]
+    if combinations(near) > min(FILLING * rows, 1 << SAFE_BITS):
         return None
-    return Numbering(replace(query, chosen=RANGED), near)
+    return RangedKeys(replace(query, chosen=RANGED), near)
 
 
 # Queries with values outside of narrow ranges: they get wider ones.
@@ -200,7 +200,7 @@ def numbered_by_steps(
     bounds: tuple[int, int],
     rows: int,
     about: tuple[str, ...] = (),
-) -> Numbering | None:
+) -> RangedKeys | None:
     """Keys that lie a multiple of a step apart as the multiples, if there are not too many.
 
     ``words`` are those of some distinct keys, ``bounds`` the least and the greatest of a sample.
@@ -217,4 +217,4 @@ def numbered_by_steps(
     is_within = _LEAST <= base <= base + codes * step <= _GREATEST
     if step == 1 or codes > FILLING * rows or not is_within:
         return None
-    return Numbering(replace(query, chosen=STEPPED), [(base, codes)], step)
+    return RangedKeys(replace(query, chosen=STEPPED), [(base, codes)], step)

@@ -77,7 +77,7 @@ class Keys:
 
 
 def representations_of(query: Query) -> list[Query]:
-    """The query, and those that ``narrowed`` or ``numbered_by_ranges`` may make of it."""
+    """The query, and those that ``narrowest_keys`` or ``numbered_by_ranges`` may make of it."""
     ranged = (query.form.made_words > 0 and query.is_integral) or query.may_fill
     forms = [RANGED] if ranged else []
     forms += [WIDE_RANGED] if ranged and query.form == HASHED else []

@@ -93,8 +93,7 @@ UNITS: dict[str, Instances] = {
         list_free="list_free",
         next_place="place_rows<Asked, false, {threads}, {unroll}>",
     ),
-    "hgb": Instances("hgb/hgb.cuh", hgb="hgb<Asked, InTable, {threads}, {unroll}>"),
-    "hgb_runs": Instances("hgb/hgb.cuh", hgb_runs="hgb<Asked, InRegisters, {threads}, {unroll}>"),
+    "hgb": Instances("hgb/hgb.cuh", hgb="hgb<Asked, {threads}, {unroll}>"),
     "direct_shared": Instances(
         "direct/direct.cuh", direct_shared="direct<Asked, Shared, {threads}, {unroll}>"
     ),
@@ -211,8 +210,8 @@ def sorting() -> TranslationUnit:
     for size, word in words.items():
         kernels[f"count_digits_{size}"] = f"count_digits<{word}>"
         kernels[f"count_distinct_{size}"] = f"count_distinct<{word}>"
-        for moved, other in words.items():
-            kernels[f"pass_{size}_{moved}"] = f"sort_pass<{word}, {other}>"
+        for moved, moved_word in words.items():
+            kernels[f"pass_{size}_{moved}"] = f"sort_pass<{word}, {moved_word}>"
     for ctype in SORTED_TYPES:
         kernels[f"words_{ctype}"] = f"make_words<{ctype}>"
         kernels[f"quantiles_{ctype}"] = f"quantiles<{ctype}, Numbers>"
@@ -227,10 +226,10 @@ def selecting(ctype: str, ticks: bool = False) -> TranslationUnit:
     word = "u64" if TYPE_BYTES[ctype] == 8 else "u32"
     between = "Ticks" if ticks else "Numbers"
     several = "COUNT_THREADS, COUNT_BLOCKS, COUNT_ITEMS"
-    one = "ONE_BLOCK_THREADS, 1, COUNT_ITEMS"
+    single = "ONE_BLOCK_THREADS, 1, COUNT_ITEMS"
     kernels = {
         "count_in_blocks": f"count_in_blocks<{ctype}, {several}>",
-        "count_in_one_block": f"count_in_blocks<{ctype}, {one}>",
+        "count_in_one_block": f"count_in_blocks<{ctype}, {single}>",
         "count_in_memory": f"count_in_memory<{ctype}, {several}>",
         "quantiles_found": f"quantiles_found<{ctype}, {between}>",
         "scan_groups": "scan_tiles<u32>",

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
+from concurrent.futures import Future
+from contextvars import ContextVar
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -44,6 +46,10 @@ class CompileError(KernelsUnavailable):
     """NVRTC is missing, or rejected a source; then the message is its log."""
 
 
+class KernelsCompiling(KernelsUnavailable):
+    """Kernels are being compiled, and will be ready for a later call."""
+
+
 class Compiled(NamedTuple):
     """Machine code, and the names of its kernels in it by their names on the host."""
 
@@ -58,11 +64,11 @@ def cubin(unit: TranslationUnit, architecture: str) -> Compiled:
     files of ``kernels/``, options, architecture and the compiler's version. Of processes and
     threads that want an entry one compiles it.
     """
-    compiled = kept(unit, architecture)
+    compiled = cached(unit, architecture)
     if compiled is None:
         key = _key(unit, architecture)
         with disk_cache.one_at_a_time(key):
-            compiled = kept(unit, architecture)
+            compiled = cached(unit, architecture)
             if compiled is None:
                 compiled = compile_source(unit, architecture)
                 names = json.dumps(compiled.names).encode()
@@ -73,7 +79,7 @@ def cubin(unit: TranslationUnit, architecture: str) -> Compiled:
     return compiled
 
 
-def kept(unit: TranslationUnit, architecture: str) -> Compiled | None:
+def cached(unit: TranslationUnit, architecture: str) -> Compiled | None:
     """Read a translation unit's machine code from the disk cache; None if it is absent."""
     content = disk_cache.read(_key(unit, architecture))
     if content is None:
@@ -81,22 +87,6 @@ def kept(unit: TranslationUnit, architecture: str) -> Compiled | None:
     end = len(content) - _LENGTH
     begin = end - int.from_bytes(content[end:], "little")
     return Compiled(content[:begin], json.loads(content[begin:end]))
-
-
-def cubins(units: Sequence[tuple[TranslationUnit, str]]) -> list[Compiled | CompileError]:
-    """Machine code, or the error, of units with their architectures, compiled side by side.
-
-    NVRTC lets go of the interpreter's lock, so that a thread for each core keeps all of them busy.
-    """
-
-    def attempt(unit: tuple[TranslationUnit, str]) -> Compiled | CompileError:
-        try:
-            return cubin(*unit)
-        except CompileError as error:
-            return error
-
-    with ThreadPoolExecutor(cpu_count(), thread_name_prefix="gpuagg-compile") as pool:
-        return list(pool.map(attempt, units))
 
 
 def compile_source(unit: TranslationUnit, architecture: str, *more: str) -> Compiled:
@@ -211,26 +201,14 @@ def _checked(returned: tuple[Any, ...]) -> Any:
 
 @cache
 def compiler_version() -> str:
-    """NVRTC's version in full, from what it compiles: its own call has two numbers only."""
+    """NVRTC's version; ``CompileError`` where it cannot be loaded."""
     try:
         from cuda.bindings import nvrtc
 
         _, major, minor = nvrtc.nvrtcVersion()
     except (ImportError, OSError, RuntimeError) as error:
         raise CompileError(f"NVRTC cannot be loaded: {error}") from error
-    comments = [line for line in _uninterrupted(_empty_ptx).splitlines() if line.startswith("// ")]
-    return "\n".join((f"{major}.{minor}", *comments))
-
-
-def _empty_ptx() -> str:
-    from cuda.bindings import nvrtc
-
-    oldest = min(_checked(nvrtc.nvrtcGetSupportedArchs()))
-    with _program(b"", {}) as program:
-        _run(program, [f"--gpu-architecture=compute_{oldest}"])
-        ptx = bytearray(_checked(nvrtc.nvrtcGetPTXSize(program)))
-        _checked(nvrtc.nvrtcGetPTX(program, ptx))
-    return ptx.decode()
+    return f"{major}.{minor}"
 
 
 def supported_architectures() -> list[str]:
@@ -245,3 +223,38 @@ def _key(unit: TranslationUnit, architecture: str) -> str:
     parts = (*unit.kernels, *unit.kernels.values(), *_OPTIONS, architecture, compiler_version())
     text = "\0".join((unit.source, sources_hash(), *parts))
     return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+# ---- in the background ---------------------------------------------------------------------------
+
+_waits: ContextVar[bool] = ContextVar("_waits", default=True)
+
+
+def waits() -> bool:
+    """Whether a call waits until its kernels are compiled."""
+    return _waits.get()
+
+
+@contextlib.contextmanager
+def waiting(waits: bool) -> Iterator[None]:
+    """Calls inside wait for their kernels, or raise ``KernelsCompiling`` instead."""
+    token = _waits.set(waits)
+    try:
+        yield
+    finally:
+        _waits.reset(token)
+
+
+def submit(work: Callable[[], Any]) -> Future[Any]:
+    """Call a function that compiles in a thread of its own.
+
+    A program that ends completes what has begun, for the cache, and leaves out the rest, all of
+    which an executor's threads would do first.
+    """
+    return in_own_thread(work, _cores_free(os.getpid()))
+
+
+@lru_cache(1)
+def _cores_free(process: int) -> threading.Semaphore:
+    # of each process: a fork may find its parent's taken. NVRTC lets go of the interpreter's lock.
+    return threading.Semaphore(cpu_count())

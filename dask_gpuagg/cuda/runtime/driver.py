@@ -83,13 +83,6 @@ def _device(ordinal: int) -> Device:
     )
 
 
-def free_bytes() -> int:
-    """Device memory that no process has taken."""
-    from cuda.bindings import runtime
-
-    return int(_runtime(runtime.cudaMemGetInfo()))
-
-
 def driver_version() -> int:
     """The CUDA version that the driver supports, as 13000 for 13.0."""
     from cuda.bindings import runtime

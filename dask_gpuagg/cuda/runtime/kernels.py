@@ -15,9 +15,14 @@ from typing import Any, NamedTuple
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.query.instantiations import CORE, UNITS, TranslationUnit, unit_of
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.runtime import background
-from dask_gpuagg.cuda.runtime.background import KernelsCompiling
-from dask_gpuagg.cuda.runtime.compiler import Compiled, KernelsUnavailable, cubin, cubins, kept
+from dask_gpuagg.cuda.runtime import compiler
+from dask_gpuagg.cuda.runtime.compiler import (
+    Compiled,
+    KernelsCompiling,
+    KernelsUnavailable,
+    cached,
+    cubin,
+)
 from dask_gpuagg.cuda.runtime.driver import Device, DriverError, bindings, checked
 
 
@@ -57,6 +62,12 @@ class Kernels:
         self._loads: list[Any] = []
         weakref.finalize(self, _retire, device, self._loads).atexit = False
 
+    @property
+    def query(self) -> Query:
+        """The query, with the properties that earlier calls have cached."""
+        assert isinstance(self._query, Query)
+        return self._query
+
     def prepare(self, *units: str) -> None:
         """Compile or load some units, or all, before one of their kernels is launched."""
         prepare([(self, units)])
@@ -76,8 +87,8 @@ class Kernels:
             source, architecture = self._query.source(unit), self._device.architecture
             work = partial(cubin, source, architecture)
             try:
-                compiled = kept(source, architecture)
-                self._code[unit] = _finished(compiled) if compiled else background.submit(work)
+                compiled = cached(source, architecture)
+                self._code[unit] = _finished(compiled) if compiled else compiler.submit(work)
             except KernelsUnavailable as error:
                 self._code[unit] = _finished(error)
         return self._code[unit]
@@ -134,7 +145,7 @@ class Kernels:
         return driver.CUfunction(int(kernel))
 
     def _library(self, unit: str) -> _Library:
-        if not background.waits() and not self.begin(unit):
+        if not compiler.waits() and not self.begin(unit):
             raise KernelsCompiling(f"the kernels of the unit {unit} are being compiled")
         return self._libraries.of(unit, lambda: self._loaded(unit))
 
@@ -187,10 +198,8 @@ def prepare(queries: Sequence[tuple[Kernels, Sequence[str]]]) -> None:
         for unit in kernels._query.units
         if not units or unit in units
     ]
-    missing = [(k, unit) for k, unit in pairs if unit not in k._libraries and unit not in k._code]
-    sources = [(k._query.source(unit), k._device.architecture) for k, unit in missing]
-    for (kernels, unit), outcome in zip(missing, cubins(sources), strict=True):
-        kernels._code[unit] = _finished(outcome)
+    for kernels, unit in pairs:
+        kernels.begin(unit)
     for kernels, unit in pairs:
         kernels._library(unit)
 
@@ -234,7 +243,7 @@ def kernels_of(query: Query, device: Device) -> Kernels:
     return _known.of((query, device), lambda: Kernels(query, device))
 
 
-def known() -> tuple[Query, ...]:
+def known_queries() -> tuple[Query, ...]:
     """The queries whose kernels this process has."""
     held = _known.keys()
     return tuple(query for query, _ in held)

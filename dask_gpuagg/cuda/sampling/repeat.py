@@ -19,7 +19,7 @@ from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned
 from dask_gpuagg.cuda.choice.partitions import NARROW
 from dask_gpuagg.cuda.choice.summary import SEGMENTS, KeySummary, Numbers
 from dask_gpuagg.cuda.keys import ranges
-from dask_gpuagg.cuda.keys.ranges import Numbering
+from dask_gpuagg.cuda.keys.ranges import RangedKeys
 from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.structs import Expected, ExpectedHot
 from dask_gpuagg.cuda.query.tuning import HOT_AT_MOST, HOT_ROWS, TOLD_COLUMNS
@@ -56,7 +56,7 @@ class Expectation:
     values: float
     expected: Expected
     # where keys are numbered by their ranges
-    numbering: Numbering | None = None
+    ranged: RangedKeys | None = None
     # where keys are kept out of partitions
     hot: ExpectedHot | None = None
 
@@ -121,12 +121,12 @@ def keep(
     decision: Decision | None,
     numbers: Numbers,
     spilled: int,
-    numbering: Numbering | None = None,
+    ranged: RangedKeys | None = None,
 ) -> None:
     """Remember a decision that did well; drop the one before otherwise.
 
     The decision is None if the rows were not grouped by the first one; ``spilled`` counts rows that
-    had no place at first. ``numbering`` is what it is for, where that is not the call's query.
+    had no place at first. ``ranged`` is what it is for, where that is not the call's query.
     """
     if isinstance(decision, Partitioned):
         # room for skewed keys is made by a count of the rows themselves
@@ -138,14 +138,14 @@ def keep(
         _known.drop(_key(call, forced))
         return
     again = replace(decision, why=f"{decision.why}; as for rows before")
-    expected = bounds_of(numbers, decision, numbering)
+    expected = bounds_of(numbers, decision, ranged)
     hot = None
     if isinstance(decision, Partitioned) and decision.hot and decision.estimate:
         shares = dict(decision.estimate.hot)
         sampled = _HOT_AGAIN * numbers.rows * sum(shares[word] for word in decision.hot)
         words = (ctypes.c_uint64 * HOT_AT_MOST)(*decision.hot)
         hot = ExpectedHot(words, len(decision.hot), int(sampled))
-    repeatable = Expectation(again, call.rows, call.values or 0.0, expected, numbering, hot)
+    repeatable = Expectation(again, call.rows, call.values or 0.0, expected, ranged, hot)
     _known.put(_key(call, forced), repeatable)
 
 
@@ -166,14 +166,14 @@ def _window_of(decision: Decision) -> tuple[int, int] | None:
     return None
 
 
-def _window_of_steps(numbering: Numbering) -> tuple[int, int] | None:
+def _window_of_steps(ranged: RangedKeys) -> tuple[int, int] | None:
     """The least and the greatest key that may come again, where keys are multiples of a step."""
-    if not numbering.step:
+    if not ranged.step:
         return None
-    ((base, codes),) = numbering.ranges
+    ((base, codes),) = ranged.ranges
     beyond = _room_left(codes)
     # the last code may stand for null
-    return base + beyond * numbering.step, base + (codes - 2 - beyond) * numbering.step
+    return base + beyond * ranged.step, base + (codes - 2 - beyond) * ranged.step
 
 
 def _room_left(codes: int) -> int:
@@ -194,7 +194,7 @@ def _deviation_of_pairs(numbers: Numbers, estimate: KeySummary) -> int:
     return math.isqrt(int(variance))
 
 
-def bounds_of(numbers: Numbers, decision: Decision, numbering: Numbering | None = None) -> Expected:
+def bounds_of(numbers: Numbers, decision: Decision, ranged: RangedKeys | None = None) -> Expected:
     """Bounds within which a sample counts as like one with these numbers.
 
     Keys must not leave the window of the decision; of numbered keys, whose window has all numbers,
@@ -218,7 +218,7 @@ def bounds_of(numbers: Numbers, decision: Decision, numbering: Numbering | None 
     low, high = numbers.bounds
     beyond = int((high - low) * _RANGE_SHARE) + 16
     first, last = low - beyond, high + beyond
-    window = _window_of(decision) if numbering is None else _window_of_steps(numbering)
+    window = _window_of(decision) if ranged is None else _window_of_steps(ranged)
     if window is not None:
         first, last = max(first, window[0]), min(last, window[1])
     allowed["least"] = max(0, first + _HALF), min(_WORDS - 1, low + beyond + _HALF)
@@ -230,7 +230,7 @@ def bounds_of(numbers: Numbers, decision: Decision, numbering: Numbering | None 
     words = ctypes.c_uint64 * len(numbers)
     codes_at_ends = []
     # of one column the words are told
-    for base, codes in numbering.ranges if numbering and not numbering.step else ():
+    for base, codes in ranged.ranges if ranged and not ranged.step else ():
         beyond = _room_left(codes)
         codes_at_ends += [base + beyond + _HALF, _HALF + 1 - base - codes + beyond]
     return Expected(

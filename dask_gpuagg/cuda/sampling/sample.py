@@ -18,7 +18,7 @@ from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned,
 from dask_gpuagg.cuda.choice.summary import KeySummary, Numbers
 from dask_gpuagg.cuda.keys import ranges
 from dask_gpuagg.cuda.keys.ranges import (
-    Numbering,
+    RangedKeys,
     bounds_of,
     numbered_by_ranges,
     numbered_by_steps,
@@ -139,7 +139,7 @@ def sampled(call: Call, forced: str) -> bool:
     return call.rows >= summary.SAMPLED_FROM or (forced == "direct" and call.rows > 0)
 
 
-def numbering_of(call: Call, sample: Sample, decision: Decision) -> Numbering | None:
+def ranged_keys_of(call: Call, sample: Sample, decision: Decision) -> RangedKeys | None:
     """The numbers by which keys may have slots that they have not as they are.
 
     None where there are too many numbers, or where another than ``decision``, which is for the keys

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import pylibcudf as plc
 from pylibcudf.types import DataType, TypeId
@@ -16,8 +16,7 @@ from dask_gpuagg.cuda.ahead import compile_ahead
 from dask_gpuagg.cuda.query.canonical import Canonical, canonical
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import EXACT_BINS, KernelOutput, KernelState
-from dask_gpuagg.cuda.runtime.background import KernelsCompiling, waiting
-from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
+from dask_gpuagg.cuda.runtime.compiler import KernelsCompiling, KernelsUnavailable, waiting
 from dask_gpuagg.cuda.runtime.driver import Stopwatch
 from dask_gpuagg.engines.device import libcudf
 from dask_gpuagg.engines.device.columns import (
@@ -105,17 +104,6 @@ def _by_kernels(
 _query = lru_cache(1024)(Query)
 
 
-class Template(NamedTuple):
-    """A pass over columns by their positions.
-
-    Inputs say whether only the validity is read; outputs that are gathered, of which column.
-    """
-
-    shape: Canonical
-    inputs: tuple[tuple[int, bool], ...]
-    outputs: tuple[tuple[KernelOutput, DataType, int | None], ...]
-
-
 class Aggregator:
     """One pass over some columns, and what is asked of it: inputs, states and outputs.
 
@@ -130,12 +118,11 @@ class Aggregator:
         self.nulls = False
         # each with whether only its validity is read
         self._inputs: list[tuple[plc.Column, bool]] = []
-        # where they are, by the columns themselves and by the memory that they are views of
+        # where they are, by the memory that they are views of
         self._places: dict[tuple[Any, bool], int] = {}
         self._states: list[KernelState] = []
         self._outputs: list[tuple[KernelOutput, DataType, plc.Column | None]] = []
         self._encoded = False
-        self._template: Template | None = None
         # the number of every row's group, int32 and -1 for none, once a pass has encoded the rows
         self.codes: plc.Column | None = None
 
@@ -150,49 +137,22 @@ class Aggregator:
 
     @property
     def _shape(self) -> Canonical:
-        if self._template is not None:
-            return self._template.shape
         keys = tuple([key_part(k) for k in self.keys])
         inputs = tuple([value_part(c, present) for c, present in self._inputs])
         outputs = tuple([output for output, _, _ in self._outputs])
         return canonical(_query(keys, self.keep_nulls, inputs, tuple(self._states), outputs))
-
-    def template(self, columns: Sequence[plc.Column]) -> Template | None:
-        """The pass for other columns of these types; None if an input is none of the columns."""
-        places = {id(column): i for i, column in enumerate(columns)}
-        inputs = [(places.get(id(column)), present) for column, present in self._inputs]
-        outputs = [
-            (output, dtype, None if of is None else places.get(id(of)))
-            for output, dtype, of in self._outputs
-        ]
-        read = [place for place, _ in inputs if place is not None]
-        gathered = [of for _, _, of in self._outputs if of is not None]
-        if len(read) < len(inputs) or not all(id(of) in places for of in gathered):
-            return None
-        present = [present for _, present in inputs]
-        return Template(self._shape, tuple(zip(read, present, strict=True)), tuple(outputs))
-
-    def repeat(self, template: Template, columns: Sequence[plc.Column]) -> None:
-        """Compute the same of other columns, which have the same types."""
-        self._template = template
-        self._inputs = [(columns[place], present) for place, present in template.inputs]
-        self._outputs = [
-            (output, dtype, None if of is None else columns[of])
-            for output, dtype, of in template.outputs
-        ]
 
     def run(
         self,
         forced: str = "auto",
         stopwatch: Stopwatch | None = None,
         about: tuple[str, ...] = (),
-        meanwhile: Callable[[], None] | None = None,
     ) -> tuple[list[plc.Column], list[plc.Column], Run]:
         """Group and reduce: key columns and outputs, one row per group, and the run.
 
         ``forced`` is ``auto`` or one of ``choose.KERNELS``; a stopwatch takes the device time of
-        every kernel; ``meanwhile`` is called while kernels run. Rows of the same types that are
-        about something else are expected to be alike among themselves.
+        every kernel. Rows of the same types that are about something else are expected to be alike
+        among themselves.
         """
         query, inputs, places = self._shape
         result = grouped(
@@ -205,7 +165,6 @@ class Aggregator:
             encoded=self._encoded,
             about=about,
             least=self._least,
-            meanwhile=meanwhile,
         )
         run = result.run
         keys = self._key_columns(result)
@@ -244,20 +203,15 @@ class Aggregator:
 
     def _input(self, column: plc.Column, present: bool = False) -> int:
         # the inputs keep their columns alive, so no other column gets the identity of one
-        place = self._places.get((id(column), present))
-        if place is not None:
-            return place
-        memory = identity(column)
-        place = self._places.get((memory, present), len(self._inputs))
+        place = self._places.setdefault((identity(column), present), len(self._inputs))
         if place == len(self._inputs):
             self._inputs.append((column, present))
-            self._places[memory, present] = self._places[id(column), present] = place
         return place
 
     def _state(self, policy: str, *columns: plc.Column, ctype: str | None = None) -> int:
         return self._place_of(KernelState(policy, tuple(self._input(c) for c in columns), ctype))
 
-    def _of_present(self, policy: str, column: plc.Column) -> int:
+    def _presence_state(self, policy: str, column: plc.Column) -> int:
         """A state that does not look at the values, whatever their type."""
         if column.type().id() in CTYPES:
             # read all the same: another state may need the values, and inputs are not read twice
@@ -277,7 +231,9 @@ class Aggregator:
         return self.nulls or masked(column)
 
     def _counted(self, column: plc.Column) -> int:
-        return self._of_present("Count", column) if self._masked(column) else self._state("Size")
+        return (
+            self._presence_state("Count", column) if self._masked(column) else self._state("Size")
+        )
 
     def _counts(self, column: plc.Column) -> tuple[int, ...]:
         """The number of values, as a state, where groups may have none."""
@@ -353,7 +309,7 @@ class Aggregator:
         nullable = self._masked(column) if nullable is None else nullable
         states: tuple[int, ...] = (self._state(policy, column),)
         if nullable:
-            output, states = f"{output}Of", (*states, self._of_present("Count", column))
+            output, states = f"{output}Of", (*states, self._presence_state("Count", column))
         self._add(output, states, ctype, dtype, nullable)
 
     def exact_sum(self, column: plc.Column) -> None:
@@ -406,7 +362,7 @@ class Aggregator:
         self._row_number("LastRow", True, column)
 
     def _row_number(self, policy: str, last: bool, column: plc.Column) -> None:
-        state = self._of_present(policy, column)
+        state = self._presence_state(policy, column)
         self._add("RowNumber", state, "i32", INT32, constants=(last,), of=column)
 
     def mean(self, column: plc.Column, counts: plc.Column | None = None) -> None:

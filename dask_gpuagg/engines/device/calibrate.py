@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from dask_gpuagg._version import __version__
@@ -97,7 +98,7 @@ def calibrate(rows: int = ROWS) -> int:
 
 def measured(rows: int, device: Device) -> Iterator[Observation]:
     """Run the experiments; the median of a few times, each kernel by itself."""
-    for kind, experiments in groupby(EXPERIMENTS, lambda one: (one.groups, one.dense)):
+    for kind, experiments in groupby(EXPERIMENTS, attrgetter("groups", "dense")):
         columns = _columns(rows, *kind)
         for experiment in experiments:
             aggregator = aggregator_of(columns, experiment.five)

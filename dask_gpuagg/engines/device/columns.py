@@ -69,20 +69,6 @@ def identity(column: Any) -> tuple[Any, ...]:
     return (*addresses, column.offset(), int(column.type().id()), own)
 
 
-def kind_of(columns: Sequence[Any]) -> tuple[Any, ...] | None:
-    """Key of columns of which a query is equal: types, nulls, repetitions; None for pieces."""
-    kinds: list[Any] = []
-    places: dict[tuple[Any, ...], int] = {}
-    for i, column in enumerate(columns):
-        if not isinstance(column, plc.Column):
-            return None
-        dtype = column.type()
-        child = column.child(0).type().id() if column.num_children() else None
-        place = places.setdefault(identity(column), i)
-        kinds.append((dtype.id(), dtype.scale(), masked(column), child, place))
-    return tuple(kinds)
-
-
 def masked(column: plc.Column) -> bool:
     """Whether rows of the column are null."""
     return column.null_mask() is not None and column.null_count() > 0
@@ -334,23 +320,7 @@ def column_at(frame: Any, label: Any) -> Any:
     """A column of a DataFrame. cuDF itself makes another DataFrame of it first."""
     if frame._data.multiindex:
         return frame[label]
-    return series_of(frame._data[label], label, frame.index)
-
-
-def series_of(column: ColumnBase, name: Any, index: Any) -> Any:
-    """A Series of a column, with an index of as many rows."""
-    return unchecked(cudf.Series, ColumnAccessor({name: column}, verify=False), index)
-
-
-def unchecked(cls: Any, data: ColumnAccessor, index: Any) -> Any:
-    """A DataFrame or Series with the fields that cuDF gives it.
-
-    cuDF itself looks for each field among the labels before it is set.
-    """
-    result = object.__new__(cls)
-    flags = pd.Flags(result, allows_duplicate_labels=True)
-    vars(result).update(_data=data, _index=index, _attrs={}, _flags=flags)
-    return result
+    return cudf.Series._from_column(frame._data[label], name=label, index=frame.index)
 
 
 def view_at(frame: Any, name: str) -> plc.Column:
@@ -457,11 +427,6 @@ def is_own(dtype: Any) -> bool:
     if isinstance(dtype, np.dtype):
         return dtype.kind != "O"
     return isinstance(dtype, pd.StringDtype) and dtype.na_value is not pd.NA
-
-
-def as_it_comes(dtype: Any) -> Any:
-    """A dtype as the columns have it that ``as_column`` makes: strings are of cuDF's own."""
-    return _STRINGS if is_own(dtype) and not isinstance(dtype, np.dtype) else dtype
 
 
 def keys_of(groups: Any) -> list[Any]:

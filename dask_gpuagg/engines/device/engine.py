@@ -11,7 +11,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from operator import iand
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import cudf
 import cupy as cp
@@ -22,13 +22,11 @@ from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.cache import OfObjects
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device import memory, merging
-from dask_gpuagg.engines.device.aggregator import Template
 from dask_gpuagg.engines.device.columns import (
     Bare,
     column_at,
     is_own,
     keys_of,
-    kind_of,
     like,
     nans_to_nulls,
     present,
@@ -37,7 +35,7 @@ from dask_gpuagg.engines.device.columns import (
 )
 from dask_gpuagg.engines.device.digits import alike, is_lost, losses_of, without_losses
 from dask_gpuagg.engines.device.groups import Grouping, Numbering
-from dask_gpuagg.engines.device.library import numbered, sketch_entries, with_outputs
+from dask_gpuagg.engines.device.library import number_rows, sketch_entries, with_outputs
 from dask_gpuagg.engines.device.memory import after_free, first_that_fits, restored
 from dask_gpuagg.engines.device.passes import (
     add_outputs,
@@ -49,7 +47,6 @@ from dask_gpuagg.engines.device.passes import (
     states_of_rows,
 )
 from dask_gpuagg.engines.device.results import (
-    Result,
     Shape,
     complete,
     matrix_of,
@@ -60,7 +57,6 @@ from dask_gpuagg.engines.device.results import (
 )
 from dask_gpuagg.engines.device.support import of_rows, one_pass
 from dask_gpuagg.engines.device.tables import (
-    bucket_of,
     bytes_of,
     common_dtype,
     compatible,
@@ -76,7 +72,7 @@ from dask_gpuagg.engines.device.tables import (
 from dask_gpuagg.plan import Partial, Plan
 
 __all__ = [
-    "NAME", "alike", "bucket_of", "bytes_of", "combine", "common_dtype", "compatible",
+    "NAME", "alike", "bytes_of", "combine", "common_dtype", "compatible",
     "concatenated_outputs", "direct", "direct_of_frame", "divided", "divided_outputs", "finalize",
     "of_categories", "partial", "restored", "sampled", "shape_of", "split", "stack", "stacked",
     "within_memory",
@@ -85,14 +81,8 @@ __all__ = [
 NAME = "device"
 T = TypeVar("T")
 
-# Kinds of columns of which a plan's pass is remembered: with nulls and without them.
-_KINDS = 16
-
-# For the plans used last: whether only values and dtypes of columns are read, ...
+# For the plans used last: whether only values and dtypes of columns are read.
 _bare: OfObjects[bool] = OfObjects(8)
-# ... the shape of the result, and what a pass computes of columns of one kind.
-_prepared: OfObjects[_Prepared] = OfObjects(8)
-_templates: OfObjects[dict[Any, tuple[Template, list[str]]]] = OfObjects(8)
 
 
 def direct_of_frame(frame: Any, by: Sequence[Any], plan: Plan, meta: Any) -> tuple[Any, int] | None:
@@ -151,76 +141,31 @@ def direct_of_columns(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, s
     if not plan.grouped:
         return _direct_of_rows(keys, columns, plan, shape)
     grouping = Grouping(keys, not plan.dropna)
-    labels = _add_all(grouping, columns, plan)
-    prepared = _prepared.of(plan, lambda: _prepare(plan, shape))
-    if prepared.promised is not shape:
-        prepared = _prepare(plan, shape)
-    shape = prepared.shape
-    if prepared.by_table:
-        dtypes = {
-            f"o{i}": columns[o.column].dtype
-            for i, o in enumerate(plan.outputs)
-            if o.column is not None
-            and keeps_values(o.aggregation)
-            and not is_own(columns[o.column].dtype)
-        }
-        groups = grouping.table(labels, dtypes)
-        if not is_lost(losses_of(groups)):
-            return shaped(without_losses(groups), plan, shape)
-    else:
-        result = Result(shape, [k.dtype for k in keys])
-        group_keys, outputs_and_losses = grouping.run(result.prepare)
-        pairs = list(zip(labels, outputs_and_losses, strict=True))
-        if not is_lost([column for label, column in pairs if label.startswith("l")]):
-            outputs = [column for label, column in pairs if label.startswith("o")]
-            if not plan.dropna:  # a NaN key is a null one
-                group_keys = [nans_to_nulls(key) for key in group_keys]
-            return result.of(group_keys, outputs)
+    views = list(map(view, columns))
+    grouping.read(views)
+    add = functools.partial(finish_rows, plan=plan, columns=views)
+    labels = add_outputs(grouping, plan, range(len(plan.outputs)), add)
+    dtypes = {
+        f"o{i}": columns[o.column].dtype
+        for i, o in enumerate(plan.outputs)
+        if o.column is not None
+        and keeps_values(o.aggregation)
+        and not is_own(columns[o.column].dtype)
+    }
+    groups, shape = grouping.table(labels, dtypes), of_plan(shape, plan)
+    if not is_lost(losses_of(groups)):
+        return shaped(without_losses(groups), plan, shape)
     # moments lost digits: the states of rows have them restored
     states = states_of_rows(keys, dict(enumerate(columns)), None, plan, not plan.dropna)
     groups = with_outputs(finished(states, plan), {}, plan, shape.index, {})
     return shaped(groups, plan, shape)
 
 
-class _Prepared(NamedTuple):
-    """A plan's shape as promised and as the plan has it.
-
-    Results go ``by_table`` that are sorted or have a dtype that libcudf does not know.
-    """
-
-    promised: Shape
-    shape: Shape
-    by_table: bool
-
-
-def _prepare(plan: Plan, promised: Shape) -> _Prepared:
-    shape = of_plan(promised, plan)
-    return _Prepared(promised, shape, plan.sort or not all(map(is_own, shape.dtypes)))
-
-
-def _add_all(grouping: Grouping, columns: Sequence[Any], plan: Plan) -> list[str]:
-    """Add all outputs of a plan, as for earlier columns of the same kind; their labels."""
-    views = list(map(view, columns))
-    templates = _templates.of(plan, dict)
-    kind = kind_of([*grouping.views, *views])
-    if kind is not None and kind in templates:
-        template, labels = templates[kind]
-        grouping.aggregator.repeat(template, views)
-        return labels
-    grouping.read(views)
-    add = functools.partial(finish_rows, plan=plan, columns=views)
-    labels = add_outputs(grouping, plan, range(len(plan.outputs)), add)
-    template_of_pass = grouping.template(views)
-    if kind is not None and template_of_pass is not None and len(templates) < _KINDS:
-        templates[kind] = template_of_pass, labels
-    return labels
-
-
 def _direct_of_rows(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape) -> Any:
     """Run ``direct`` for a plan whose outputs are all of whole groups."""
-    whole = {f"k{i}": k for i, k in enumerate(keys)}
-    rows = table(whole | {f"v{c}": columns[c] for c in sorted({*plan.rows, *plan.pairs})})
-    groups, numbering = numbered(keys_of(rows), not plan.dropna)
+    key_columns = {f"k{i}": k for i, k in enumerate(keys)}
+    rows = table(key_columns | {f"v{c}": columns[c] for c in sorted({*plan.rows, *plan.pairs})})
+    groups, numbering = number_rows(keys_of(rows), not plan.dropna)
     outputs = with_outputs(groups, {"rows": rows}, plan, shape.index, {"rows": numbering})
     return shaped(outputs, plan, of_plan(shape, plan))
 
@@ -261,19 +206,20 @@ def partial(keys: Sequence[Any], columns: Sequence[Any], index: Any, plan: Plan)
         needed = [*(keys if plan.dropna else []), *([] if categorical else columns)]
         keys, columns = [*keys, columns[0]], []
         if needed:
-            kept = _all_present(nans_to_nulls(view(column)) for column in needed)
-            keys = keys_of(rows_where(table({f"k{i}": k for i, k in enumerate(keys)}), kept))
+            has_values = _all_present(nans_to_nulls(view(column)) for column in needed)
+            keys = keys_of(rows_where(table({f"k{i}": k for i, k in enumerate(keys)}), has_values))
     tables: Partial = {}
     dropna = plan.dropna and not plan.drops_late and plan.shape != "values"
     if plan.grouped:
         tables["groups"] = states_of_rows(keys, dict(enumerate(columns)), index, plan, not dropna)
     for c in plan.pairs:
         tables[f"pairs{c}"] = _distinct(keys, columns[c], plan, c, dropna)
-    for i, kept in enumerate(plan.sketches):
-        tables[f"sketch{i}"] = sketch_entries(keys, columns[kept.column], kept, not dropna)
+    for i, sketch in enumerate(plan.sketches):
+        values = columns[sketch.column]
+        tables[f"sketch{i}"] = sketch_entries(keys, values, sketch, not dropna)
     if plan.rows:
-        whole = {f"k{i}": k for i, k in enumerate(keys)}
-        rows = table(whole | {f"v{c}": columns[c] for c in plan.rows})
+        key_columns = {f"k{i}": k for i, k in enumerate(keys)}
+        rows = table(key_columns | {f"v{c}": columns[c] for c in plan.rows})
         tables["rows"] = _without_null_keys(rows) if dropna else rows
     return tables
 
@@ -303,15 +249,15 @@ def combine_tables(partials: Sequence[Partial], plan: Plan, least: int | None = 
     ``least`` says how many groups there are at least, where a partial has several rows of some.
     """
     tables: Partial = {}
-    for kept in plan.tables:
-        stacked = stack(alike([p[kept.name] for p in partials], plan))
-        if kept.kind is Kind.MERGEABLE:
+    for spec in plan.tables:
+        stacked = stack(alike([p[spec.name] for p in partials], plan))
+        if spec.kind is Kind.MERGEABLE:
             stacked = merged(stacked, plan, _least(partials) if least is None else least)
-        elif kept.kind is Kind.DISTINCT:
-            stacked = _distinct(keys_of(stacked), stacked["v"], plan, kept.columns[0], False)
-        elif kept.sketch is not None:
-            stacked = sketch_entries(keys_of(stacked), stacked["v"], kept.sketch, True)
-        tables[kept.name] = stacked
+        elif spec.kind is Kind.DISTINCT:
+            stacked = _distinct(keys_of(stacked), stacked["v"], plan, spec.columns[0], False)
+        elif spec.sketch is not None:
+            stacked = sketch_entries(keys_of(stacked), stacked["v"], spec.sketch, True)
+        tables[spec.name] = stacked
     return tables
 
 
@@ -341,7 +287,7 @@ def finalize_tables(
         groups = finished(stacked["groups"], plan, least)
     else:
         name = next(iter(stacked))
-        groups, numbering = numbered(keys_of(stacked[name]))
+        groups, numbering = number_rows(keys_of(stacked[name]))
         if plan.observed:
             numberings[name] = numbering
     if plan.shape == "values":

@@ -61,12 +61,14 @@ class ReadOnStreams(CudfEngine):  # type: ignore[misc]
         if not is_usual or chooses or not is_ordered or not _is_local_fs(fs):
             return super()._read_paths(paths, fs, columns=columns, row_groups=row_groups, **options)
         builder = plc.io.parquet.ParquetReaderOptions.builder(plc.io.SourceInfo(list(paths)))
-        asked = builder.use_pandas_metadata(False).build()
+        options_of_read = builder.use_pandas_metadata(False).build()
         if columns is not None:
-            asked.set_column_names(list(columns))
+            options_of_read.set_column_names(list(columns))
         if row_groups and row_groups != [None] * len(paths):
-            asked.set_row_groups(row_groups)
-        return cudf.DataFrame.from_pylibcudf(plc.io.parquet.read_parquet(asked, _next_stream()))
+            options_of_read.set_row_groups(row_groups)
+        return cudf.DataFrame.from_pylibcudf(
+            plc.io.parquet.read_parquet(options_of_read, _next_stream())
+        )
 
 
 def _next_stream() -> Stream:

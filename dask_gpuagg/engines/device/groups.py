@@ -6,7 +6,7 @@ found: so it meets neither null keys nor categories, and its results need no joi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import cupy as cp
@@ -19,7 +19,7 @@ from dask_gpuagg.cuda.query.structs import Chunk, ColumnStruct
 from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import Stopwatch
-from dask_gpuagg.engines.device.aggregator import Aggregator, Template
+from dask_gpuagg.engines.device.aggregator import Aggregator
 from dask_gpuagg.engines.device.columns import (
     DTYPES,
     FLOAT64,
@@ -173,9 +173,9 @@ class Grouping:
 
     def __init__(self, keys: Sequence[Any], keep_nulls: bool, least: int = 0) -> None:
         self._dtypes = [key.dtype for key in keys]
-        self.views = [view(k) for k in keys]
+        self._views = [view(k) for k in keys]
         self._keep_nulls, self._least = keep_nulls, least
-        self._passes = [Aggregator(self.views, keep_nulls, least)]
+        self._passes = [Aggregator(self._views, keep_nulls, least)]
         self._nulls = False
 
     def read(self, columns: Iterable[plc.Column]) -> None:
@@ -193,22 +193,13 @@ class Grouping:
 
     def another(self) -> Aggregator:
         """A new pass: kernels of few states compile faster, and equal passes share them."""
-        self._passes.append(Aggregator(self.views, self._keep_nulls, self._least))
+        self._passes.append(Aggregator(self._views, self._keep_nulls, self._least))
         self._passes[-1].nulls = self._nulls
         return self._passes[-1]
 
-    def template(self, columns: Sequence[plc.Column]) -> Template | None:
-        """The pass as a template for other columns; None where several passes are needed."""
-        return self._passes[0].template(columns) if len(self._passes) == 1 else None
-
-    def run(
-        self, meanwhile: Callable[[], None] | None = None
-    ) -> tuple[list[plc.Column], list[plc.Column]]:
-        """Key columns and outputs as libcudf's, one row per group.
-
-        What is to be done ``meanwhile``, while kernels run, may be done several times or never.
-        """
-        keys, outputs = _run(self._passes[0], meanwhile)
+    def run(self) -> tuple[list[plc.Column], list[plc.Column]]:
+        """Key columns and outputs as libcudf's, one row per group."""
+        keys, outputs = _run(self._passes[0])
         for another in self._passes[1:]:
             others, columns = _run(another)
             rows, codes = _joined(others, keys)
@@ -235,11 +226,8 @@ class Grouping:
         return frame_of(columns)
 
 
-def _run(
-    one: Aggregator, meanwhile: Callable[[], None] | None = None
-) -> tuple[list[plc.Column], list[plc.Column]]:
-    kernel = task_settings().kernel
-    keys, outputs, run = one.run(kernel, about=subject(), meanwhile=meanwhile)
+def _run(aggregator: Aggregator) -> tuple[list[plc.Column], list[plc.Column]]:
+    keys, outputs, run = aggregator.run(task_settings().kernel, about=subject())
     note_run(run)
     return keys, outputs
 

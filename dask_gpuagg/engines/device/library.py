@@ -19,9 +19,8 @@ from pylibcudf.utils import _get_stream
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.cuda.algorithms import sgb
-from dask_gpuagg.cuda.runtime import background
-from dask_gpuagg.cuda.runtime.background import KernelsCompiling, waiting
-from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
+from dask_gpuagg.cuda.runtime import compiler
+from dask_gpuagg.cuda.runtime.compiler import KernelsCompiling, KernelsUnavailable, waiting
 from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class
 from dask_gpuagg.engines.device import libcudf
 from dask_gpuagg.engines.device.aggregator import waits
@@ -194,7 +193,7 @@ def _finished_state(output: Output, fields: Fields, index: Any) -> Any:
 def can_sort() -> bool:
     """Whether the kernels that sort are compiled, or can be; if not, libcudf's group-by serves."""
     kernels = sgb.launcher(_get_stream()).kernels
-    if not background.waits():
+    if not compiler.waits():
         return kernels.begin()
     try:
         kernels.prepare()
@@ -337,7 +336,7 @@ def _quantile(numbering: Numbering, values: Any, q: float, interpolation: str) -
 
 def sketch_entries(keys: Sequence[Any], values: Any, sketch: Sketched, keep_nulls: bool) -> Any:
     """The best values of rows, as a table of keys and ``v``: at least one row for each group."""
-    groups, numbering = numbered(keys, keep_nulls)
+    groups, numbering = number_rows(keys, keep_nulls)
     codes, best = _best(numbering, values, sketch.aggregation, **dict(sketch.parameters))
     missing = cp.flatnonzero(counts_of(codes, len(groups)) == 0)
     rows = cp.concatenate([codes, missing]).astype(cp.int32)
@@ -394,7 +393,7 @@ def _ascending(numbering: Numbering, taken: plc.Column) -> tuple[cp.ndarray, cp.
     return values[order], starts
 
 
-def numbered(keys: Sequence[Any], keep_nulls: bool = True) -> tuple[Any, Numbering]:
+def number_rows(keys: Sequence[Any], keep_nulls: bool = True) -> tuple[Any, Numbering]:
     """The groups of some rows, and the rows' numbers."""
     grouping = Grouping(keys, keep_nulls)
     grouping.aggregator.encode()

@@ -23,7 +23,7 @@ from dask_gpuagg.cuda.algorithms.sgb import Words, array_of
 from dask_gpuagg.cuda.query.structs import Chunk
 from dask_gpuagg.cuda.query.tuning import SIDES
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
-from dask_gpuagg.cuda.runtime.background import waiting
+from dask_gpuagg.cuda.runtime.compiler import waiting
 from dask_gpuagg.engines.device.columns import (
     FLOAT64,
     column_of,
@@ -37,7 +37,7 @@ from dask_gpuagg.engines.device.columns import (
     view,
 )
 from dask_gpuagg.engines.device.groups import column_struct, counts_of, matches
-from dask_gpuagg.engines.device.library import can_sort, numbered
+from dask_gpuagg.engines.device.library import can_sort, number_rows
 from dask_gpuagg.engines.device.tables import aligned, cast, stack
 from dask_gpuagg.narrowing import Target, interpolation_of, share_inside, target_of, targets
 from dask_gpuagg.plan import Plan
@@ -158,7 +158,7 @@ def _counted(column: plc.Column, codes: cp.ndarray, ends: cp.ndarray, target: Ta
             if groups:
                 chunk = _chunk(column, codes, groups)
                 selector.count(chunk, _words(ends), counts, candidates)
-            number = selector.kept(candidates)
+            number = selector.rows_inside(candidates)
             if number <= room:
                 break
             room = number
@@ -182,27 +182,27 @@ class _Together:
     @classmethod
     def of(cls, counted: Sequence[Counted], groups: Any = None) -> _Together:
         """Number the groups of all chunks, or by ``groups``, which have all of them."""
-        stacked = stack([one["keys"] for one in counted])
+        stacked = stack([chunk["keys"] for chunk in counted])
         if groups is None:
             groups, codes = _numbered(keys_of(stacked), True)
         else:
             codes = cp.empty(len(stacked), cp.int32)
             rows, places = _matched(stacked, groups)
             codes[rows] = places
-        ends = np.cumsum([len(one["keys"]) for one in counted])[:-1]
+        ends = np.cumsum([len(chunk["keys"]) for chunk in counted])[:-1]
         return cls(groups, cp.split(codes, ends.tolist()), counted)
 
     def counts(self, target: int) -> cp.ndarray:
         """Sums over all chunks, of shape (SIDES, groups)."""
         sums = cp.zeros((SIDES, len(self.groups)), cp.uint64)
-        for codes, one in zip(self.codes, self.counted, strict=True):
-            counts = one[f"counts{target}"]["n"].values.reshape(SIDES, -1)
+        for codes, chunk in zip(self.codes, self.counted, strict=True):
+            counts = chunk[f"counts{target}"]["n"].values.reshape(SIDES, -1)
             sums[:, codes] += counts  # each group once in each
         return sums
 
     def rows_inside(self, target: int) -> tuple[cp.ndarray, cp.ndarray]:
         """Group and word of all rows that were kept."""
-        tables = [one[f"kept{target}"] for one in self.counted]
+        tables = [chunk[f"kept{target}"] for chunk in self.counted]
         of = [c[t["g"].values] for c, t in zip(self.codes, tables, strict=True)]
         return cp.concatenate(of), cp.concatenate([t["w"].values for t in tables])
 
@@ -271,7 +271,7 @@ def picked(
             if _settle(selector, together, ends, i) and second is not None:
                 _settle(selector, second, ends, i)
         for label, output in outputs.items():
-            data, mask, nulls = selectors[target_of(output)].made(interpolation_of(output))
+            data, mask, nulls = selectors[target_of(output)].quantiles(interpolation_of(output))
             mask = mask if nulls else None
             columns[label] = like(plc.Column(FLOAT64, len(groups), data, mask, nulls, 0, []))
     return table(keys | columns)
@@ -279,7 +279,7 @@ def picked(
 
 def _numbered(keys: Sequence[Any], keep_nulls: bool) -> tuple[Any, cp.ndarray]:
     """The groups of some rows, and the number of each row's group, -1 for none."""
-    groups, numbering = numbered(keys, keep_nulls)
+    groups, numbering = number_rows(keys, keep_nulls)
     return groups, numbering.of_rows(len(keys[0]))
 
 

@@ -77,13 +77,10 @@ def _power(output: Output) -> int | None:
     return None if output.custom else REGISTRY[output.aggregation].power
 
 
-def _add_spread(
-    aggregator: Aggregator, output: Output, power: int, watched: bool, *columns: plc.Column
-) -> None:
+def _add_spread(aggregator: Aggregator, output: Output, power: int, *columns: plc.Column) -> None:
     ddof = dict(output.parameters).get("ddof", 1)
     aggregator.spread(ddof, power, *columns)
-    if watched:
-        aggregator.loss(*columns)
+    aggregator.loss(*columns)
 
 
 def update(aggregator: Aggregator, use: StateUse, columns: Sequence[plc.Column]) -> None:
@@ -126,8 +123,8 @@ def merge(aggregator: Aggregator, use: StateUse, table: Any, prefix: str) -> Non
         getattr(aggregator, "total" if name in NEVER_NULL else record.merge)(field)
 
 
-def finish(aggregator: Aggregator, output: Output, watched: bool, plan: Plan, table: Any) -> None:
-    """One output from the states of partials; of moments their loss too if they are watched."""
+def finish(aggregator: Aggregator, output: Output, plan: Plan, table: Any) -> None:
+    """One output from the states of partials, followed by the loss of moments."""
     power = _power(output)
     if output.aggregation != "mean" and power is None:
         (i,) = output.states
@@ -140,7 +137,7 @@ def finish(aggregator: Aggregator, output: Output, watched: bool, plan: Plan, ta
     }
     if power is not None:
         moments = [fields[name] for name in ("n", "mean", "m2")]
-        _add_spread(aggregator, output, power, watched, *moments)
+        _add_spread(aggregator, output, power, *moments)
     elif "hi" in fields:
         assert output.column is not None
         dtype = dtype_to_pylibcudf_type(plan.columns[output.column].dtype)
@@ -151,13 +148,9 @@ def finish(aggregator: Aggregator, output: Output, watched: bool, plan: Plan, ta
 
 
 def finish_rows(
-    aggregator: Aggregator,
-    output: Output,
-    watched: bool,
-    plan: Plan,
-    columns: Sequence[plc.Column],
+    aggregator: Aggregator, output: Output, plan: Plan, columns: Sequence[plc.Column]
 ) -> None:
-    """One output from whole rows; of moments and exact sums their loss too if they are watched."""
+    """One output from whole rows, followed by the loss of moments and exact sums."""
     if output.column is None:
         aggregator.size()
         return
@@ -167,13 +160,12 @@ def finish_rows(
             aggregator.exact_total_mean(column)
         else:
             aggregator.exact_total(column)
-        if watched:
-            aggregator.exact_loss(column)
+        aggregator.exact_loss(column)
     elif output.aggregation == "mean":
         mean = aggregator.exact_mean if _is_exact(output, plan) else aggregator.mean
         mean(column)
     elif (power := _power(output)) is not None:
-        _add_spread(aggregator, output, power, watched, _numbers(column))
+        _add_spread(aggregator, output, power, _numbers(column))
     else:
         (i,) = output.states
         update(aggregator, plan.states[i], [column])
@@ -292,22 +284,15 @@ def add_outputs(
     grouping: Grouping,
     plan: Plan,
     chosen: Iterable[int],
-    add: Callable[[Aggregator, Output, bool], None],
+    add: Callable[[Aggregator, Output], None],
 ) -> list[str]:
-    """Add outputs to the passes over some rows, and what a state loses once; their labels.
-
-    ``add`` adds an output to an aggregator, followed by its loss if the last argument is true.
-    """
+    """Add outputs to the passes over some rows; the labels of them and of their losses."""
     labels: list[str] = []
-    watched: set[tuple[Aggregator, tuple[int, ...]]] = set()
     for i in chosen:
-        output, aggregator = plan.outputs[i], grouping.aggregator
-        moments = (aggregator, output.states)
-        first = is_watched(output, plan) and moments not in watched
-        add(aggregator, output, first)
+        output = plan.outputs[i]
+        add(grouping.aggregator, output)
         labels.append(f"o{i}")
-        if first:
-            watched.add(moments)
+        if is_watched(output, plan):
             labels.append(digits.loss_label(i))
     return labels
 

@@ -17,16 +17,12 @@ from cudf.core.column_accessor import ColumnAccessor
 from cudf.utils.dtypes import dtype_to_pylibcudf_type
 
 from dask_gpuagg.aggregations import REGISTRY
-from dask_gpuagg.cache import Cache, OfObjects
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device.columns import (
     BOOL8,
     NOWHERE,
     array_of,
-    as_column,
-    as_it_comes,
     binary,
-    buffered,
     column_at,
     column_of,
     floats_of,
@@ -34,10 +30,8 @@ from dask_gpuagg.engines.device.columns import (
     like,
     names_of,
     series_from,
-    series_of,
     table,
     take_rows,
-    unchecked,
     view,
 )
 from dask_gpuagg.engines.device.groups import Grouping, matches
@@ -129,97 +123,18 @@ def shaped(groups: Any, plan: Plan, shape: Shape) -> Any:
     names = [f"k{i}" for i in range(len(plan.keys))]
     if plan.sort:
         groups = groups.sort_values(names, na_position="last", ignore_index=True)
-    columns = [groups._data[n] for n in names]
+    columns = []
     for i, dtype in enumerate(shape.dtypes):
         column = column_at(groups, f"o{i}")
         columns.append((column if column.dtype == dtype else _cast(column, dtype))._column)
-    return _framed(columns, shape)
-
-
-def _framed(columns: Sequence[ColumnBase], shape: Shape) -> Any:
-    """A DataFrame or Series of the keys' columns and then the outputs'."""
-    keys = len(columns) - len(shape.dtypes)
-    index = _index_of(columns[:keys], shape.index, shape.index_name)
+    index = _index_of([groups._data[n] for n in names], shape.index, shape.index_name)
     if shape.series:
-        return series_of(columns[keys], shape.labels, index)
-    return unchecked(cudf.DataFrame, _labelled(shape.labels, columns[keys:]), index)
-
-
-class Result:
-    """One row per group, whose cuDF objects take longer than most kernels.
-
-    So they are made while kernels run, before there are values. The shape has dtypes of libcudf's
-    own, ``keys`` may have others.
-    """
-
-    def __init__(self, shape: Shape, keys: Sequence[Any]) -> None:
-        self._shape, self._keys = shape, keys
-        # columns of no values, the keys' first, their types, and the frame that has them
-        self._prepared: tuple[list[ColumnBase], list[plc.DataType], Any] | None = None
-
-    def prepare(self) -> None:
-        """Make all that needs no values."""
-        if self._prepared is None:
-            dtypes = [as_it_comes(dtype) for dtype in (*self._keys, *self._shape.dtypes)]
-            columns = [ColumnBase.create(None, dtype, validate=False) for dtype in dtypes]
-            types = [dtype_to_pylibcudf_type(dtype) for dtype in dtypes]
-            self._prepared = columns, types, _framed(columns, self._shape)
-
-    def of(self, keys: Sequence[plc.Column], outputs: Sequence[plc.Column]) -> Any:
-        """The DataFrame or Series, which shares the memory of the columns; keys are without NaN."""
-        self.prepare()
-        assert self._prepared is not None
-        columns, types, prepared = self._prepared
-        promised = zip(outputs, self._shape.dtypes, types[len(keys) :], strict=True)
-        values = [*keys, *(_as_promised(*triple) for triple in promised)]
-        if all(value.type() == t for value, t in zip(values, types, strict=True)):
-            for column, value in zip(columns, values, strict=True):
-                column.plc_column = buffered(value)
-            return prepared
-        # some are of a dtype that was not promised
-        own = [as_column(key, dtype) for key, dtype in zip(keys, self._keys, strict=True)]
-        return _framed([*own, *map(as_column, values[len(keys) :])], self._shape)
-
-
-def _labelled(labels: pd.Index, columns: Sequence[ColumnBase]) -> ColumnAccessor:
-    """Columns as a frame has them, by their labels."""
-    accessor = _seen.of(labels, lambda: _accessor_of(labels))
-    return ColumnAccessor(
-        dict(zip(accessor.names, columns, strict=True)),
-        multiindex=accessor.multiindex,
-        rangeindex=accessor.rangeindex,
-        level_names=accessor.level_names,
-        label_dtype=accessor.label_dtype,
-        level_dtypes=accessor._level_dtypes,
-        verify=False,
-        # a user may name them: those of the metadata stay as they are
-        pandas_index=labels.view(),
-    )
-
-
-# Labels as cuDF has them: it would look for duplicates in them each time. Workers unpickle equal
-# ones for each task.
-_accessors: Cache[tuple[Any, ...], ColumnAccessor] = Cache(256)
-_seen: OfObjects[ColumnAccessor] = OfObjects(16)
-
-
-def _accessor_of(labels: pd.Index) -> ColumnAccessor:
-    levels = labels.levels if isinstance(labels, pd.MultiIndex) else [labels]
-    key = (type(labels), tuple(labels), tuple(labels.names), tuple(level.dtype for level in levels))
-
-    def make() -> ColumnAccessor:
-        frame = cudf.DataFrame({i: cudf.Series([], dtype="int8") for i in range(len(labels))})
-        frame.columns = labels
-        return frame._data
-
-    return _accessors.of(key, make)
-
-
-def _as_promised(column: plc.Column, dtype: Any, promised: plc.DataType) -> plc.Column:
-    """Cast to the type of a promised number, where the values are other numbers."""
-    if column.type() == promised or dtype.kind not in "biuf":
-        return column
-    return plc.unary.cast(column, promised)
+        return cudf.Series._from_column(columns[0], name=shape.labels, index=index)
+    accessor = ColumnAccessor(dict(enumerate(columns)), verify=False)
+    result = cudf.DataFrame._from_data(accessor, index=index)
+    # a user may name them: those of the metadata stay as they are
+    result.columns = shape.labels.view()
+    return result
 
 
 def _cast(column: Any, dtype: Any) -> Any:

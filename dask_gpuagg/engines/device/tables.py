@@ -250,17 +250,12 @@ def of_categories(column: Any) -> Any:
     return like(gather_columns([view(values)], rows)[0], values.dtype)
 
 
-def bucket_of(keys: Sequence[Any], buckets: int, second: bool = False) -> Any:
-    """The output that each row of key values belongs to, int64; see ``host.bucket_of``.
+def bucket_of(keys: Sequence[Any], buckets: int, second: bool = False) -> cp.ndarray:
+    """The output that each row of key values belongs to, in the dtype of the hashes.
 
     Equal values have equal hashes whatever the dtype of their partition is: integers as floats,
-    instants in all units, values as categories.
+    instants in all units, values as categories; see ``host.bucket_of`` for ``second``.
     """
-    return cudf.Series(_buckets(keys, buckets, second).astype(cp.int64))
-
-
-def _buckets(keys: Sequence[Any], buckets: int, second: bool = False) -> cp.ndarray:
-    """The outputs of rows in the dtype of the hashes, which is narrower."""
     series = (cudf.Series(key).reset_index(drop=True) for key in keys)
     columns = [column for key in series for column in _hash_columns(key)]
     frame = cudf.DataFrame({f"k{i}": column for i, column in enumerate(columns)})
@@ -339,7 +334,7 @@ def _spans(ends: Sequence[int]) -> list[tuple[int, int]]:
 
 def _buckets_of(table: Any, plan: Plan, buckets: int, second: bool) -> cp.ndarray:
     keys = [column_at(table, f"k{i}") for i in range(len(plan.keys))]
-    return _buckets(keys, buckets, second)
+    return bucket_of(keys, buckets, second)
 
 
 def rows_where(table: Any, rows: cp.ndarray) -> Any:
@@ -402,7 +397,7 @@ def _as_table(output: Any, levels: Sequence[str]) -> Any:
 def divided_outputs(output: Any, plan: Plan, outputs: int) -> list[Any]:
     """The groups of a finished output divided by key hash; see ``host.divided_outputs``."""
     keys = [cudf.Series._from_column(c) for c in output.index._columns[: len(plan.keys)]]
-    order, ends = _order_of(_buckets(keys, outputs), outputs)
+    order, ends = _order_of(bucket_of(keys, outputs), outputs)
     ordered = output.take(order)
     # copies: a slice would keep all of it in memory
     return [ordered.iloc[start:end].copy(deep=True) for start, end in _spans(ends)]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dask_gpuagg.cuda.choice import choose, skew
+from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice import partitions as partitioning
 from dask_gpuagg.cuda.choice.decision import PgbFold
 from dask_gpuagg.cuda.choice.summary import KeySummary
@@ -84,7 +84,7 @@ MANY = replace(SUM, states=tuple(KernelState("Moments", (0,)) for _ in range(40)
 def test_tables_of_skewed_keys_leave_room_for_copies(query: Query, device: Device) -> None:
     decision = choose.decide(query, 10**8, skewed(10**6, 0.1), device, "pgb")
     assert decision.crowded
-    used = decision.shared_slots * sum(query.slot_bytes) + skew.crowd_bytes(query)
+    used = decision.shared_slots * sum(query.slot_bytes) + partitioning.crowd_bytes(query)
     # tags, owners and counter of kernels/pgb_tr/crowds.cuh, and four words of its own
     assert used + 4 * (256 + query.crowds + 1) + 16 <= device.shared_bytes
     assert decision.partitions * decision.slices * decision.shared_slots > 10**6
@@ -177,9 +177,9 @@ def test_skewed_keys_in_runs_are_not_counted(repeats: float, counted: bool) -> N
 
 def test_keys_that_share_a_bucket_with_two_hotter_ones_are_not_hot() -> None:
     near, far = [(i << 32 | 7, 0.3 - i / 100) for i in range(3)], [(1 << 63, 0.1)]
-    assert skew.found_in([*near, *far], 32) == (*near[:2], *far)
-    assert skew.found_in([*near, *far], 1 << 32) == (*near, *far)
-    assert skew.found_in((), 0) == ()
+    assert partitioning.found_in([*near, *far], 32) == (*near[:2], *far)
+    assert partitioning.found_in([*near, *far], 1 << 32) == (*near, *far)
+    assert partitioning.found_in((), 0) == ()
     # all that a decision keeps out are found
     shares = [0.1 / (i + 1) for i in range(tuning.HOT_AT_MOST)]
     words = np.random.default_rng(2).integers(0, 2**63, len(shares))
@@ -192,7 +192,7 @@ def test_keys_that_share_a_bucket_with_two_hotter_ones_are_not_hot() -> None:
     assert told[61][0] in decision.hot
     assert told[62][0] not in decision.hot
     kept = tuple(key for key in told if key[0] in decision.hot)
-    assert skew.found_in(kept, decision.hot_buckets) == kept
+    assert partitioning.found_in(kept, decision.hot_buckets) == kept
 
 
 def test_frequent_keys_left_in_partitions_need_more_room() -> None:
@@ -500,7 +500,7 @@ def test_values_that_are_mostly_null_are_gathered() -> None:
     assert chosen(0.2, one).kernel == "pgb"
 
 
-@pytest.mark.parametrize("name", ["", "pbg", "hgb_runs", "range"])
+@pytest.mark.parametrize("name", ["", "pbg", "range"])
 def test_unknown_kernel_raises(name: str) -> None:
     with pytest.raises(ValueError, match=r"there is no kernel .*auto, hgb, direct, pgb, pgb_ur, "):
         choose.decide(SUM, 10**8, None, H200, name)

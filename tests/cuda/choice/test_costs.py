@@ -67,9 +67,7 @@ def test_decisions_use_the_measured_constants(cache: Path, monkeypatch: pytest.M
         (),
     )
     sample: Any = object()
-    call: Any = SimpleNamespace(
-        query=query, rows=10**8, device=H200, values=None, has_room=lambda sizes: True
-    )
+    call: Any = SimpleNamespace(query=query, rows=10**8, device=H200, values=None)
     monkeypatch.setattr(attempts, "estimated", lambda call, forced, sample: estimate)
     assert attempts.decide(call, "auto", sample).kernel == "pgb"
     slow_scatter = replace(FOUND, move_ps=1e3)
@@ -118,23 +116,15 @@ def ignored_with_one_warning(text: str | bytes) -> str:
         {"costs": asdict(FOUND) | {"new_ps": 1.0}},
         *(
             {"costs": asdict(FOUND) | {"run_ps": value}}
-            for value in (-1.0, 0, "fast", float("nan"), float("inf"), True, 1e308, 1e-308, None)
+            for value in (0, "fast", float("nan"), float("inf"), None)
         ),
         {"costs": []},
-        {"costs": dict.fromkeys(asdict(FOUND), 1e308)},
-        {"date": None, "costs": None},
-        {"date": None},
-        {"date": ["today"]},
+        {"costs": None},
     ],
     ids=str,
 )
 def test_files_with_other_values_are_ignored(values: dict[str, Any], cache: Path) -> None:
     ignored_with_one_warning(changed(**values))
-
-
-def test_an_integer_of_400_digits_is_no_measurement(cache: Path) -> None:
-    told = ignored_with_one_warning(changed(costs=asdict(FOUND) | {"run_ps": 10**400}))
-    assert "run_ps lies more than 1,000 times off 28" in told
 
 
 @pytest.mark.parametrize("name", ["date", "costs", "device", "kernels", "multiprocessors"])
@@ -144,43 +134,17 @@ def test_files_without_a_value_are_ignored(name: str, cache: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "null", '"costs"', "\0", b"\xff", "[" * 50_000, '{"a":' * 10_000, "1" * 70_000],
+    ["", "{", "[]", "null", b"\xff", "[" * 50_000],
     ids=lambda text: repr(text[:8]),
 )
 def test_broken_files_are_ignored(text: str | bytes, cache: Path) -> None:
     ignored_with_one_warning(text)
 
 
-def test_a_directory_in_its_place_is_no_file(cache: Path) -> None:
-    path = kept()
-    path.unlink()
-    path.mkdir()
-    costs.known.cache_clear()
-    assert costs.known(H200) == costs.shipped(H200)
-
-
-def test_a_file_cut_short_is_ignored(cache: Path) -> None:
-    path = kept()
-    whole = path.read_text()
-    for length in range(0, len(whole) - 1, 37):
-        path.write_text(whole[:length])
-        with pytest.warns(UserWarning, match="are ignored"):
-            assert costs.read(path, H200) is None
-
-
 def test_a_name_makes_a_file(cache: Path) -> None:
     assert kept(device("NVIDIA GeForce RTX 5090 / Laptop")).name == (
         "costs-nvidia-geforce-rtx-5090-laptop.json"
     )
-
-
-def test_only_the_h200_was_measured() -> None:
-    assert costs.shipped(H200).source == "measured on an H200"
-    for name in (
-        *("NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3", "NVIDIA B200", "NVIDIA L40S"),
-        "NVIDIA GH200 480GB",
-    ):
-        assert costs.shipped(device(name)).source.startswith("those of an H200 for ")
 
 
 def test_other_devices_are_scaled_by_their_bandwidth() -> None:

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.keys.codes import codes_of, codes_of_seen
-from dask_gpuagg.cuda.keys.ranges import WORD_BITS
+from dask_gpuagg.cuda.keys.ranges import SAFE_BITS
 from dask_gpuagg.cuda.query.structs import Codes, Seen
 from dask_gpuagg.cuda.query.tuning import PIECES
 from dask_gpuagg.cuda.query.types import KeyPart
@@ -134,7 +134,7 @@ def test_different_strings_have_different_codes(texts: list[bytes], data: st.Dat
     assert all(found[text] is not None for text in sampled)
     for text, word in found.items():
         if word is not None:
-            assert 0 <= word < 2**WORD_BITS
+            assert 0 <= word < 2**SAFE_BITS
             assert text_of(codes, 0, word) == text
 
 
@@ -153,7 +153,7 @@ def test_codes_of_several_columns(rows: list[tuple[bytes, int, bool]], keep_null
         key = (text if there or not keep_nulls else None, number)
         word = word_of(codes, key)
         assert word is not None
-        assert word < 2**WORD_BITS
+        assert word < 2**SAFE_BITS
         assert of.setdefault(key, word) == word
         assert text_of(codes, 0, word) == key[0]
         code = codes.column[1]

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.choice.choose import decide
 from dask_gpuagg.cuda.choice.summary import KeySummary
-from dask_gpuagg.cuda.keys import narrowed
+from dask_gpuagg.cuda.keys import narrowest_keys
 from dask_gpuagg.cuda.keys import ranges as kept
 from dask_gpuagg.cuda.keys.ranges import (
-    WORD_BITS,
+    SAFE_BITS,
     numbered_by_ranges,
     numbered_by_steps,
     packed_ranges,
@@ -42,9 +42,9 @@ def test_ranges_hold_what_was_seen_and_more(seen: list[tuple[int, int]]) -> None
     made = packed_ranges(seen)
     if made is None:
         # one bit more than the values need, and two of margin
-        assert sum(max(b - a + 1, 0).bit_length() + 2 for a, b in seen) > WORD_BITS
+        assert sum(max(b - a + 1, 0).bit_length() + 2 for a, b in seen) > SAFE_BITS
         return
-    assert math.prod(codes for _, codes in made) <= 1 << WORD_BITS
+    assert math.prod(codes for _, codes in made) <= 1 << SAFE_BITS
     for (least, greatest), (base, codes) in zip(seen, made, strict=True):
         if least <= greatest:
             # as much below what was seen, twice as much above; the last code may stand for null
@@ -61,7 +61,7 @@ def test_ranges_that_keys_may_fill_are_near(seen: list[tuple[int, int]], rows: i
         assert made == packed_ranges(seen)
         return
     assert made is not None
-    assert math.prod(codes for _, codes in made) == near <= 1 << WORD_BITS
+    assert math.prod(codes for _, codes in made) == near <= 1 << SAFE_BITS
     for (least, greatest), (base, codes) in zip(seen, made, strict=True):
         if least <= greatest:
             span = greatest - least + 1
@@ -199,7 +199,7 @@ def test_values_out_of_range_get_wider_ranges(monkeypatch: pytest.MonkeyPatch) -
     call: Any = SimpleNamespace(query=query, rows=10**8, about=("a", "b"))
 
     def codes(**more: Any) -> list[int]:
-        return [column.offset for column in narrowed(call, **more).extra]
+        return [column.offset for column in narrowest_keys(call, **more).extra]
 
     assert codes() == [109, 109]
     assert codes(slots=False) == [512, 512]
@@ -238,7 +238,7 @@ def test_keys_wider_than_two_words_may_fit_them(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(kept, "_bounds", lambda call: [(-5, 10**9 - 6)] * 4)
     with_nulls = [SimpleNamespace(mask=1)] * 4
     call: Any = SimpleNamespace(query=query, rows=10**8, about=(), columns=with_nulls)
-    keys = narrowed(call)
+    keys = narrowest_keys(call)
     made, columns = keys.query, keys.extra
     assert (made.form, made.form.made_words, made.extra_columns) == (WIDE_RANGED, 2, 6)
     assert keys.codes is None
@@ -248,16 +248,16 @@ def test_keys_wider_than_two_words_may_fit_them(monkeypatch: pytest.MonkeyPatch)
     assert [column.offset for column in columns] == [32] * 4
     assert [column.data for column in columns] == [2**64 - 5 - 2**30] * 4
     remember_out_of_range(query, ())
-    assert narrowed(call).query == query
+    assert narrowest_keys(call).query == query
     monkeypatch.setattr(kept, "_bounds", lambda call: [(-5, 10**9 - 6)] * 3 + [(0, 2**40)])
     kept.forget_out_of_range()
-    assert narrowed(call).query == query
+    assert narrowest_keys(call).query == query
 
 
 def test_no_packed_key_is_mixed_to_the_empty_word() -> None:
     """The inverse of ``mix`` in kernels/core/types.cuh."""
     key = (2**64 - 1) * pow(GOLDEN, -1, 2**64) % 2**64
-    assert key ^ key >> 32 >= 2**WORD_BITS
+    assert key ^ key >> 32 >= 2**SAFE_BITS
 
 
 def test_representations_of_a_query() -> None:

@@ -34,15 +34,15 @@ from tests.cuda.runtime.caching import TINY
 from tests.cuda.specialisations import ORDERED, TABLE
 from tests.running import run_python
 
-# Ampere, Hopper, Blackwell (data centre, workstation)
-ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
+# The oldest, which lacks instructions that later ones have, and the one that is optimised for.
+ARCHITECTURES = ("sm_80", "sm_90")
 nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC's bindings are not installed")
 
 # Hardly optimised.
 FAST = ("--Ofast-compile=max",)
 # Units that read, update or write states, each in another way.
 STATE_UNITS = (
-    *("core", "lphga", "transfer", "hgb", "hgb_runs", "direct_shared", "direct_global"),
+    *("core", "lphga", "transfer", "hgb", "direct_shared", "direct_global"),
     *("aggregate", "aggregate_crowded", "fold", "absorb", "runs"),
 )
 # Together they have every unit: keys of one word and of two, hashed strings, codes, and numbers of
@@ -268,13 +268,6 @@ def test_missing_nvrtc_raises(
     for call in (cubin, compile_source):
         with pytest.raises(CompileError, match=r"NVRTC cannot be loaded: libnvrtc\.so"):
             call(TINY, "sm_90")
-
-
-def test_the_compiler_says_its_version_in_full() -> None:
-    version = compiler_version()
-    _, major, minor = nvrtc.nvrtcVersion()
-    assert re.search(rf"release {major}\.{minor}, V{major}\.{minor}\.\d+", version)
-    assert "Build ID" in version
 
 
 ENDS = """

@@ -24,7 +24,6 @@ from dask_gpuagg.cuda.runtime.compiler import (
     CompileError,
     compile_source,
     cubin,
-    cubins,
     headers,
 )
 from tests.cuda.runtime.caching import TINY, entries, other
@@ -222,35 +221,3 @@ def test_a_fork_does_not_keep_the_lock(
     waiting.join()
     assert went_on
     assert len(calls) == 1
-
-
-# ---- several units at once ---------------------------------------------------------------------
-
-
-def test_units_are_compiled_side_by_side(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    together = threading.Barrier(3)
-
-    def wait(unit: TranslationUnit, architecture: str) -> Compiled:
-        together.wait(30)
-        return compile_source(unit, architecture)
-
-    monkeypatch.setattr(compiler, "cpu_count", lambda: 3)
-    monkeypatch.setattr(compiler, "compile_source", wait)
-    wanted = [(other(TINY, i), "sm_90") for i in range(3)]
-    made = cubins(wanted)
-    assert made == [compile_source(*one) for one in wanted]
-    assert len(entries(cache)) == 3
-
-
-@pytest.mark.parametrize("cores", [1, 4])
-def test_a_unit_that_fails_leaves_the_others(
-    cores: int, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compiler, "cpu_count", lambda: cores)
-    wrong = TranslationUnit("__global__ void f() { no_such_thing(); }", {})
-    first, failed, last = cubins([(unit, "sm_90") for unit in (TINY, wrong, other(TINY))])
-    assert isinstance(failed, CompileError)
-    assert "no_such_thing" in str(failed)
-    assert isinstance(first, Compiled)
-    assert isinstance(last, Compiled)
-    assert len(entries(cache)) == 2

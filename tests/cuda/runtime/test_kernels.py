@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from threading import Barrier, Event
+from threading import Barrier, Event, Semaphore
 from typing import Any
 
 import pytest
@@ -18,8 +18,13 @@ from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.query.instantiations import UNITS, TranslationUnit, first_units
 from dask_gpuagg.cuda.runtime import compiler
 from dask_gpuagg.cuda.runtime import kernels as kernels_module
-from dask_gpuagg.cuda.runtime.background import KernelsCompiling, waiting
-from dask_gpuagg.cuda.runtime.compiler import Compiled, CompileError, KernelsUnavailable
+from dask_gpuagg.cuda.runtime.compiler import (
+    Compiled,
+    CompileError,
+    KernelsCompiling,
+    KernelsUnavailable,
+    waiting,
+)
 from dask_gpuagg.cuda.runtime.driver import Device
 from dask_gpuagg.cuda.runtime.kernels import Kernels, kernels_of
 from tests.cuda.specialisations import TABLE
@@ -139,7 +144,8 @@ def test_units_of_several_queries_are_prepared_together(monkeypatch: pytest.Monk
         return bindings.CUresult.CUDA_SUCCESS, len(loaded)
 
     compile_by(monkeypatch, wait)
-    monkeypatch.setattr(compiler, "cpu_count", lambda: 4)
+    slots = Semaphore(4)
+    monkeypatch.setattr(compiler, "_cores_free", lambda process: slots)
     monkeypatch.setattr(bindings, "cuLibraryLoadData", load)
     queries = [TABLE[f"{n} by int64"] for n in ("1 aggregation", "5 aggregations")]
     kernels = [Kernels(query, DEVICE) for query in queries]
@@ -185,11 +191,11 @@ def test_a_query_has_one_set_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None
         TABLE[f"{n} aggregation{s} by int64"] for n, s in ((1, ""), (5, "s"), (20, "s"))
     )
     assert kernels_of(one, DEVICE) is kernels_of(one, DEVICE)
-    assert kernels_module.known() == (one,)
+    assert kernels_module.known_queries() == (one,)
     assert kernels_of(other, DEVICE) is not kernels_of(one, DEVICE)
     kernels_of(third, DEVICE)
     # the one whose use lies back farthest is dropped
-    assert kernels_module.known() == (one, third)
+    assert kernels_module.known_queries() == (one, third)
 
 
 def test_code_of_queries_that_were_dropped_is_unloaded(
@@ -294,7 +300,7 @@ def test_threads_share_a_compilation(loads: list[str], monkeypatch: pytest.Monke
 @pytest.fixture
 def finish(monkeypatch: pytest.MonkeyPatch) -> Iterator[Event]:
     """Lets the compiler finish; nothing is in the disk cache."""
-    monkeypatch.setattr(kernels_module, "kept", lambda *_: None)
+    monkeypatch.setattr(kernels_module, "cached", lambda *_: None)
     event = Event()
     yield event
     event.set()
@@ -346,7 +352,7 @@ def test_a_call_that_waits_joins_what_has_begun(
 def test_what_the_disk_cache_has_is_not_waited_for(
     loads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels_module, "kept", lambda *_: CODE)
+    monkeypatch.setattr(kernels_module, "cached", lambda *_: CODE)
     with waiting(False):
         Kernels(TABLE["1 aggregation by int64"], DEVICE).launch("hgb", 1, 32, 0)
     assert loads == ["lowered hgb"]
@@ -369,14 +375,14 @@ def test_a_failure_in_the_background_is_one_for_later_calls(
 
 ENDS = """
 import time
-from dask_gpuagg.cuda.runtime import background
+from dask_gpuagg.cuda.runtime import compiler
 
 def work():
     time.sleep(0.2)
     print("done", flush=True)
 
 for _ in range(100):
-    background.submit(work)
+    compiler.submit(work)
 time.sleep(0.3)
 """
 
@@ -392,7 +398,7 @@ def test_a_program_ends_without_what_has_not_begun() -> None:
 # threads of Dask's workers are daemons, and threads are what those are that start them
 BEGINS = """
 import threading, time
-from dask_gpuagg.cuda.runtime import background
+from dask_gpuagg.cuda.runtime import compiler
 
 def work():
     begun.set()
@@ -400,7 +406,7 @@ def work():
     print("done", flush=True)
 
 begun = threading.Event()
-threading.Thread(target=background.submit, args=[work], daemon=True).start()
+threading.Thread(target=compiler.submit, args=[work], daemon=True).start()
 begun.wait(60)
 """
 
@@ -420,7 +426,7 @@ def test_a_missing_compiler_is_a_failure_of_the_unit(monkeypatch: pytest.MonkeyP
     def missing(*_: Any) -> Any:
         raise CompileError("NVRTC cannot be loaded")
 
-    monkeypatch.setattr(kernels_module, "kept", missing)
+    monkeypatch.setattr(kernels_module, "cached", missing)
     kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
     assert kernels.begin("hgb")
     with waiting(False), pytest.raises(KernelsUnavailable, match="cannot be loaded") as raised:

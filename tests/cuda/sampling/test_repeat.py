@@ -25,7 +25,7 @@ from dask_gpuagg.cuda.choice.decision import (
     Sgb,
 )
 from dask_gpuagg.cuda.choice.summary import KeySummary, estimate_groups
-from dask_gpuagg.cuda.keys.ranges import Numbering
+from dask_gpuagg.cuda.keys.ranges import RangedKeys
 from dask_gpuagg.cuda.query.forms import STEPPED
 from dask_gpuagg.cuda.query.structs import Codes
 from dask_gpuagg.cuda.sampling import repeat as expectation
@@ -170,7 +170,7 @@ def test_no_value_may_come_near_the_end_of_a_range(
     least: int, greatest: int, expected: bool
 ) -> None:
     """109 codes from -4 on: 100 values, 4 more at both ends, a null."""
-    bounds = expectation.bounds_of(numbers(), PARTS, Numbering(SUM, [(-4, 109), (0, 40)]))
+    bounds = expectation.bounds_of(numbers(), PARTS, RangedKeys(SUM, [(-4, 109), (0, 40)]))
     half = 1 << 63
     seen = [least + half, half - 1 - greatest, 20 + half, half - 1 - 20]
     assert all(low <= n for low, n in zip(bounds.ends, seen, strict=False)) == expected
@@ -183,7 +183,7 @@ def test_the_window_of_numbers_is_no_window_of_words() -> None:
     decision = replace(PARTS, base=0, window=133 * 40)
     seen = numbers(-(2**40), 2**41)
     assert not alike(seen, seen, decision)
-    expected = expectation.bounds_of(seen, decision, Numbering(SUM, [(-16, 133), (0, 40)]))
+    expected = expectation.bounds_of(seen, decision, RangedKeys(SUM, [(-16, 133), (0, 40)]))
     least, most = expected.least, expected.most
     assert all(low <= n <= high for low, n, high in zip(least, seen, most, strict=True))
 
@@ -197,7 +197,9 @@ def test_no_key_may_come_near_the_end_of_a_range_of_steps(
 ) -> None:
     """100 keys a hundred apart, four more at both ends, a null."""
     stepped = replace(SUM, chosen=STEPPED)
-    bounds = expectation.bounds_of(numbers(0, 9_900), PARTS, Numbering(stepped, [(-400, 109)], 100))
+    bounds = expectation.bounds_of(
+        numbers(0, 9_900), PARTS, RangedKeys(stepped, [(-400, 109)], 100)
+    )
     seen = numbers(least, greatest)
     inside = [
         low <= n <= high for low, n, high in zip(bounds.least, seen, bounds.most, strict=True)

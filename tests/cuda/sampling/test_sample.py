@@ -17,7 +17,7 @@ from dask_gpuagg.cuda.sampling.sample import (
     REGISTERS,
     distinct_keys,
     keys_of_all,
-    numbering_of,
+    ranged_keys_of,
 )
 from tests.cuda.choice.test_choose import H200, counts_of
 from tests.cuda.choice.test_tables import SUM, dense
@@ -185,7 +185,7 @@ def numbered(estimate: KeySummary, rows: int = MANY_ROWS, kernel: str = "auto") 
     call: Any = SimpleNamespace(query=SUM, rows=rows, about=())
     keys = np.arange(0, estimate.groups, 7) * STEP
     sample: Any = SimpleNamespace(some_words=lambda: keys)
-    return numbering_of(call, sample, decide(SUM, rows, estimate, H200, kernel))
+    return ranged_keys_of(call, sample, decide(SUM, rows, estimate, H200, kernel))
 
 
 def test_keys_in_steps_get_slots() -> None:

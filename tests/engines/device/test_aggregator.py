@@ -12,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda.runtime import background
-from dask_gpuagg.cuda.runtime.background import KernelsCompiling
-from dask_gpuagg.cuda.runtime.compiler import CompileError
+from dask_gpuagg.cuda.runtime import compiler
+from dask_gpuagg.cuda.runtime.compiler import CompileError, KernelsCompiling
 from tests.cuda.specialisations import TABLE
 from tests.engines.device import stand_ins
 from tests.engines.device.stand_ins import without_rapids
@@ -119,21 +118,6 @@ def test_five_aggregations_are_one_query_in_every_order(module: ModuleType) -> N
     assert len(found) == 1
 
 
-def test_a_template_is_repeated_in_the_order_that_was_asked_for(module: ModuleType) -> None:
-    asked = [("mean", "c"), ("max", "b"), ("sum", "a"), ("min", "b")]
-    columns = [COLUMNS[name] for name in "abc"]
-    template = asking(module, asked).template(columns)
-    others = [column(one.name.upper(), one.kind) for one in columns]
-    again = module.Aggregator([COLUMNS["k"]], False)
-    again.repeat(template, others)
-    assert again.query is template.shape.query
-    _, outputs, _ = again.run()
-    assert outputs == [
-        ("Mean", ("FloatSum", "C"), ("Size",)), ("Extreme", ("Max", "B")),
-        ("Field", ("FloatSum", "A")), ("Extreme", ("Min", "B")),
-    ]  # fmt: skip
-
-
 def patterns(names: str) -> Iterator[dict[str, Any]]:
     """The columns with nulls in each selection of some of them."""
     for nulls in itertools.product((False, True), repeat=len(names)):
@@ -199,8 +183,8 @@ def run(calls: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., lis
         asked: list[str] = []
 
         def by_kernels(*_: Any) -> str:
-            asked.append("waits" if background.waits() else "kernels")
-            if not background.waits():
+            asked.append("waits" if compiler.waits() else "kernels")
+            if not compiler.waits():
                 raise KernelsCompiling("being compiled")
             if not compiles:
                 raise CompileError("no such instruction")
