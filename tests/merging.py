@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from unittest import mock
 
 from dask_gpuagg.planning import route
-from dask_gpuagg.planning.query import GroupByQuery
+from dask_gpuagg.planning.chunks import GroupByQuery
 from dask_gpuagg.planning.route import MergeSize, bytes_of_a_group
 
 

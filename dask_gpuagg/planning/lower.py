@@ -22,11 +22,24 @@ from dask_gpuagg.engines.device.support import of_rows, one_pass
 from dask_gpuagg.narrowing import is_narrowed, rows_inside, stride_of, targets
 from dask_gpuagg.planning import nodes
 from dask_gpuagg.planning.bucketing import CHUNKS_OF_A_GPU, gpus, size_of
-from dask_gpuagg.planning.chunks import STREAMED_READERS, Chunks, unprojected
-from dask_gpuagg.planning.estimates import dtype_bound, estimate_groups, holds_data, rows_of
+from dask_gpuagg.planning.chunks import (
+    STREAMED_READERS,
+    Chunks,
+    GroupByQuery,
+    Route,
+    Routing,
+    unprojected,
+)
 from dask_gpuagg.planning.nodes import Promised
-from dask_gpuagg.planning.query import GroupByQuery, Route, Routing
-from dask_gpuagg.planning.route import BYTES_ON_HOST, PIECES_OF_A_GPU, bytes_of_a_group
+from dask_gpuagg.planning.route import (
+    BYTES_ON_HOST,
+    PIECES_OF_A_GPU,
+    bytes_of_a_group,
+    dtype_bound,
+    estimate_groups,
+    holds_data,
+    rows_of,
+)
 from dask_gpuagg.reporting.text import count_text
 from dask_gpuagg.settings import settings
 from dask_gpuagg.states import STATES

@@ -34,9 +34,8 @@ from dask.dataframe.dask_expr._reductions import TreeReduce
 
 from dask_gpuagg.engines import HOST, engine_name, engine_of
 from dask_gpuagg.plan import Plan
-from dask_gpuagg.planning.chunks import Chunks
-from dask_gpuagg.planning.query import Route
-from dask_gpuagg.tasks import narrowing, tasks
+from dask_gpuagg.planning.chunks import Chunks, Route
+from dask_gpuagg.tasks import tasks
 
 
 class Promised:
@@ -349,13 +348,13 @@ class GroupByNarrowed(GroupByNode):
             layer[key] = Task(key, run, *arguments, plan)
             return TaskRef(key)
 
-        sampled = of_chunks("sample_rows", narrowing.gpuagg_sample_rows, stride=self.stride)
-        aim = of_all("aim", narrowing.gpuagg_aim, sampled, self.max_inside)
-        counted = of_chunks("count_sides", narrowing.gpuagg_count_sides, aim=aim)
-        wider = of_all("widen", narrowing.gpuagg_widen, aim, counted)
-        again = of_chunks("recount_sides", narrowing.gpuagg_recount_sides, wider=wider)
+        sampled = of_chunks("sample_rows", tasks.gpuagg_sample_rows, stride=self.stride)
+        aim = of_all("aim", tasks.gpuagg_aim, sampled, self.max_inside)
+        counted = of_chunks("count_sides", tasks.gpuagg_count_sides, aim=aim)
+        wider = of_all("widen", tasks.gpuagg_widen, aim, counted)
+        again = of_chunks("recount_sides", tasks.gpuagg_recount_sides, wider=wider)
         last, passes = (self._name, 0), (aim, counted, wider, again)
-        layer[last] = Task(last, narrowing.gpuagg_pick, *passes, plan, self.promised.sent)
+        layer[last] = Task(last, tasks.gpuagg_pick, *passes, plan, self.promised.sent)
         return layer
 
     def _steps(self) -> dict[str, int]:

@@ -139,16 +139,6 @@ def unregister(sink: Sink) -> None:
 
 
 @contextmanager
-def listening(sink: Sink, *kinds: type) -> Iterator[None]:
-    """Register a sink inside of a block."""
-    register(sink, *kinds)
-    try:
-        yield
-    finally:
-        unregister(sink)
-
-
-@contextmanager
 def dry_run(sink: Sink = lambda event: None) -> Iterator[None]:
     """Record, warn of and refuse nothing in this thread or coroutine; one sink gets all events."""
     token = _dry_sink.set(sink)

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.planning import estimates, files
-from dask_gpuagg.planning.files import span_of_key
-from dask_gpuagg.planning.query import Route, Routing
+from dask_gpuagg.planning import bucketing, route
+from dask_gpuagg.planning.bucketing import span_of_key
+from dask_gpuagg.planning.chunks import Route, Routing
 
 FILES = 40
 
@@ -100,7 +100,7 @@ def decision_of(query: Any) -> Routing:
 
 @pytest.mark.parametrize(("key", "sampled"), [("k", False), ("sorted", False), ("sparse", True)])
 def test_a_sample_is_taken_where_they_may_be_many(folder: Path, key: str, sampled: bool) -> None:
-    estimates._recent.clear()
+    route._recent.clear()
     here = {"gpuagg.fallback": "raise", "scheduler": "synchronous"}
     with dask_gpuagg.enabled(), dask.config.set(here):
         rows = dd.read_parquet(folder, blocksize=None)
@@ -122,7 +122,7 @@ def test_files_that_cannot_be_read_tell_nothing(
     def gone(reader: Any, label: str) -> int:
         raise FileNotFoundError(label)
 
-    files._spans.clear()
-    monkeypatch.setattr(files, "_span", gone)
+    bucketing._spans.clear()
+    monkeypatch.setattr(bucketing, "_span", gone)
     read = dd.read_parquet(folder)
     assert span_of_key(read.expr, ["k"]) is None

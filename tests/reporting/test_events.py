@@ -13,10 +13,10 @@ from dask_gpuagg.reporting.events import (
     dry_run,
     emit,
     is_dry_run,
-    listening,
     register,
     unregister,
 )
+from tests.reporting import listening
 
 FELL_BACK = FellBack(Fallback("a", "runs", "because"), "query")
 PROGRESS = Progress(10)

@@ -19,11 +19,10 @@ import pytest
 import dask_gpuagg
 from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.plan import Column, Requested
-from dask_gpuagg.streaming import choice
+from dask_gpuagg.streaming import stream
 from dask_gpuagg.streaming.batches import Sizes
 from dask_gpuagg.tasks import partials
-from dask_gpuagg.tasks.merging import finalized
-from dask_gpuagg.tasks.partials import Inputs, inputs_of, partials_of
+from dask_gpuagg.tasks.partials import Inputs, finalized, inputs_of, partials_of
 from tests.comparison import assert_same
 from tests.streaming.fake import FakeDevice
 
@@ -73,7 +72,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDevice]:
 
     module.exclusive = exclusive  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(choice, "obstacle", lambda: None)
+    monkeypatch.setattr(stream, "obstacle", lambda: None)
     settings = {"gpuagg.engine": "device", "gpuagg.fallback": "raise", "scheduler": "synchronous"}
     with dask.config.set(settings), dask_gpuagg.enabled():
         yield fake
@@ -153,7 +152,7 @@ def test_persisted_partitions_are_one_task_and_explain_says_where(device: FakeDe
 def test_a_reason_is_warned_of_once_and_the_host_answers() -> None:
     data = frame(1_000)
     collection = dd.from_pandas(data, npartitions=2)
-    choice._warn.cache_clear()
+    stream._warn.cache_clear()
     with dask_gpuagg.enabled(), dask.config.set({"gpuagg.engine": "device"}):
         with pytest.warns(dask_gpuagg.FallbackWarning, match="whole groups of host partitions"):
             ours = collection.groupby("k", sort=True).f.median().compute(scheduler="sync")
@@ -164,7 +163,7 @@ def test_a_reason_is_warned_of_once_and_the_host_answers() -> None:
 
 
 def test_without_a_gpu_the_reason_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "obstacle", lambda: "no CUDA driver (none)")
+    monkeypatch.setattr(stream, "obstacle", lambda: "no CUDA driver (none)")
     collection = dd.from_pandas(frame(100), npartitions=2)
     settings = {"gpuagg.engine": "device", "gpuagg.fallback": "raise", "scheduler": "synchronous"}
     with dask_gpuagg.enabled(), dask.config.set(settings):

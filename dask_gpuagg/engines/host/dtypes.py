@@ -1,8 +1,8 @@
 """Dtypes of columns, keys and outputs, where partitions hold others than the metadata promised.
 
 A partial takes a column in the dtype that was found (``compatible``), partials are brought to one
-plan by the dtype that all have together (``common_dtype``; ``tasks/unify.py`` has the order of the
-steps), and keys and outputs get the dtype that pandas gives, or that the metadata promises.
+plan by the dtype that all have together (``common_dtype``; see ``tasks/partials.py``), and keys and
+outputs get the dtype that pandas gives, or that the metadata promises.
 """
 
 from __future__ import annotations

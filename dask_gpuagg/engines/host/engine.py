@@ -12,7 +12,6 @@ import pandas as pd
 
 from dask_gpuagg.aggregations import Kind
 from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class, is_plain
-from dask_gpuagg.engines.host import wide
 from dask_gpuagg.engines.host.dtypes import (
     common_dtype,
     compatible,
@@ -43,10 +42,13 @@ from dask_gpuagg.engines.host.stacking import (
     columns_of,
     divided,
     is_categorical,
+    join,
     keys_of,
+    merge_many,
     stack,
     stack_series,
     stacked,
+    update_many,
 )
 from dask_gpuagg.engines.host.states import expect, merge, update
 from dask_gpuagg.plan import Column, Output, Partial, Plan, Sketched
@@ -312,7 +314,7 @@ def _states(
     with_objects: Sequence[pd.Series] | None = None,
 ) -> Fields:
     """The states of rows, named as merged ones; ``with_objects`` has durations as objects."""
-    reduced = wide.update(reducer, columns, plan)
+    reduced = update_many(reducer, columns, plan)
     rest = [(i, use) for i, use in enumerate(plan.states) if i not in reduced]
     for _, use in rest:  # so that each column is read once for all of its states
         for c in use.columns:
@@ -341,7 +343,7 @@ def _custom_fields(returned: Any, n: int) -> Fields:
 
 
 def _merged_states(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
-    merged = wide.merge(reducer, table, plan)
+    merged = merge_many(reducer, table, plan)
     rest = [(i, use) for i, use in enumerate(plan.states) if i not in merged]
     columns: dict[str, pd.Series] = {}
     if rest:
@@ -406,7 +408,7 @@ def _table(keys: Sequence[Any], fields: Fields) -> pd.DataFrame:
     joined = len(columns) >= _JOINED_COLUMNS and rows * len(columns) <= _JOINED_VALUES
     if not joined or len(columns) < MANY_COLUMNS:
         return pd.DataFrame(columns, copy=joined)
-    return wide.join(columns)  # pandas' work for each column would be all of the time
+    return join(columns)  # pandas' work for each column would be all of the time
 
 
 def _key_columns(keys: Iterable[Any]) -> dict[str, Any]:

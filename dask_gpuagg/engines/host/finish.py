@@ -13,7 +13,6 @@ import pandas as pd
 from dask_gpuagg import exact_sums
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines.host import wide
 from dask_gpuagg.engines.host.dtypes import (
     DECIMAL_DIGITS,
     categories_of,
@@ -26,7 +25,7 @@ from dask_gpuagg.engines.host.dtypes import (
 )
 from dask_gpuagg.engines.host.grouping import group, is_dictionary
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
-from dask_gpuagg.engines.host.stacking import MANY_COLUMNS
+from dask_gpuagg.engines.host.stacking import MANY_COLUMNS, join
 from dask_gpuagg.plan import Output, Plan
 
 # pandas' own text is objects before release 3
@@ -89,7 +88,7 @@ def finish_groups(
         result: Any = columns[0].rename(meta.name)
     else:
         many = len(columns) >= MANY_COLUMNS
-        result = wide.join(columns, index) if many else pd.DataFrame(columns, index, copy=False)
+        result = join(columns, index) if many else pd.DataFrame(columns, index, copy=False)
         if list(result.columns) != list(columns):
             result = result[list(columns)]
         # a user may name them: those of the metadata stay as they are

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.engines.host import wide
+from dask_gpuagg.engines.host import stacking
 
 COLUMNS = 40
 SPECS = ["sum", ["sum", "mean", "min", "max", "count"]]
@@ -58,7 +58,7 @@ def test_answers_are_those_of_pandas(dtypes: list[str], spec) -> None:
 
 
 def test_plain_columns_are_reduced_by_a_call_for_each_partition() -> None:
-    with mock.patch.object(wide, "_reduce", wraps=wide._reduce) as reduce:
+    with mock.patch.object(stacking, "_reduce", wraps=stacking._reduce) as reduce:
         ours(frame(["float64"]), "sum")
     assert reduce.call_count == 3 + 1
 
