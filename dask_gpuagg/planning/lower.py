@@ -82,13 +82,15 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
         few = outputs < aligned.npartitions
         return Repartition(aligned, new_partitions=outputs) if few else aligned
     chunks = query.chunks
-    if chunks is not None and len(chunks) == 1 and query.shuffle_method is None:
-        return nodes.GroupByChunkDirect(chunks, plan, promised, outputs, decision)
     alone = query.frame.npartitions == outputs == 1
     if alone and query.on_device and (one_pass(plan) or of_rows(plan)):
         return nodes.GroupByDirect(query.frame, plan, promised, decision, *query.by)
     spread = _is_spread(query, decision)
-    merged: Expr | None = narrowed(query, decision)
+    merged: Expr | None
+    if chunks is not None and len(chunks) == 1 and query.shuffle_method is None:
+        merged = nodes.GroupByChunkDirect(chunks, plan, promised, decision)
+    else:
+        merged = narrow(query, decision)
     if merged is None and (at_once or (decision.route is Route.TREE and not spread)):
         partials = _partials(query, chunks)
         merged = nodes.GroupByTree(partials, plan, promised, decision, query.split_every)
@@ -211,7 +213,7 @@ def _joined(query: GroupByQuery, buckets: int) -> int:
     return min(inputs, max(_FEW_PIECES // buckets, smallest, 1))
 
 
-def narrowed(query: GroupByQuery, decision: Routing) -> Expr | None:
+def narrow(query: GroupByQuery, decision: Routing) -> Expr | None:
     """The node of a query whose rows need not be exchanged, or ``None``.
 
     They are read twice, so they have to be in memory; how many there are, and in how many groups,

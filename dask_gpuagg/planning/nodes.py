@@ -176,20 +176,18 @@ class GroupByChunks(GroupByNode):
 
 
 class GroupByChunkDirect(GroupByNode):
-    """The only chunk made the outputs."""
+    """The only chunk made an output."""
 
-    _parameters = ["chunks", "plan", "promised", "outputs", "decision"]
-    _prefix, route = "gpuagg_direct", Route.DIRECT
+    _parameters = ["chunks", "plan", "promised", "decision"]
+    _prefix, _step, route = "gpuagg_direct", "direct", Route.DIRECT
+
+    def _number(self) -> int:
+        return 1
 
     def _layer(self) -> dict[Any, Any]:
-        divided = self.outputs > 1
-        name = f"gpuagg_chunk-{self.deterministic_token}" if divided else self._name
-        options = {"plan": self.plan, "meta": self.promised.sent, "outputs": self.outputs}
-        layer: dict[Any, Any] = self.chunks.layer(name, tasks.gpuagg_chunk_direct, **options)
-        return layer | _taken_apart((name, 0), _keys_of(self)) if divided else layer
-
-    def _steps(self) -> dict[str, int]:
-        return {"direct": 1, "divide": self.outputs if self.outputs > 1 else 0}
+        options = {"plan": self.plan, "meta": self.promised.sent}
+        layer: dict[Any, Any] = self.chunks.layer(self._name, tasks.gpuagg_chunk_direct, **options)
+        return layer
 
 
 class GroupByTree(GroupByNode, TreeReduce):

@@ -260,9 +260,8 @@ class Inputs:
         engine = engine_of(self.keys[0])
         return engine.bytes_of(self.keys) + engine.bytes_of(self.columns)
 
-    def rows(self, start: int, stop: int) -> Inputs:
-        """Slice of the rows, not copied."""
-        span = slice(start, stop)
+    def __getitem__(self, span: slice) -> Inputs:
+        """Some of the rows, not copied."""
         keys = [key.iloc[span] for key in self.keys]
         columns = [column.iloc[span] for column in self.columns]
         return Inputs(keys, columns, self.index[span], self.dtypes)
@@ -280,8 +279,9 @@ def inputs_there(chunk: Chunk, plan: Plan) -> list[Inputs]:
     return [inputs_of(*frame_of(part, chunk.results), plan) for part in chunk.parts]
 
 
-def partial_of(inputs: Inputs, plan: Plan, engine: Engine) -> Partial:
+def partial_of(inputs: Inputs, plan: Plan) -> Partial:
     """The partial of the inputs of one or several partitions."""
+    engine = engine_of(inputs.keys[0])
     own = plan if inputs.dtypes is None else retyped(plan, inputs.dtypes)
     tables = engine.partial(inputs.keys, inputs.columns, inputs.index, own)
     return labelled(tables, inputs.dtypes)
@@ -402,34 +402,20 @@ def _add_run(partials: list[Any], run: Sequence[Inputs], plan: Plan, engine: Eng
     """Add the partials of stacked partitions: one, or more where memory does not suffice for it."""
 
     def at_once() -> list[Partial]:
-        return [partial_of(stacked(run, engine, plan), plan, engine)]
+        return [partial_of(stacked(run, engine, plan), plan)]
 
     def in_halves() -> list[Partial]:
-        for half in _halves(run):
-            _add_run(partials, half, plan, engine)
+        parts = run if len(run) > 1 else run[0]
+        half = len(parts) // 2
+        for part in (parts[:half], parts[half:]):
+            _add_run(partials, [part] if isinstance(part, Inputs) else part, plan, engine)
         return []
 
-    smaller = in_halves if _may_be_halved(run, plan) else None
+    is_divisible = len(run) > 1 or (
+        len(run[0]) >= _ROWS_TO_HALVE and not any(STATES[u.state].by_partition for u in plan.states)
+    )
     what = f"{sum(map(len, run)):,} rows"
-    partials += engine.within_memory(what, at_once, smaller, partials)
-
-
-def _may_be_halved(run: Sequence[Inputs], plan: Plan) -> bool:
-    """Whether partitions are several, or the rows of the only one may be apart and are not few."""
-    if len(run) > 1:
-        return True
-    together = any(STATES[use.state].by_partition for use in plan.states)
-    return not together and len(run[0]) >= _ROWS_TO_HALVE
-
-
-def _halves(run: Sequence[Inputs]) -> list[Sequence[Inputs]]:
-    """Two runs, of the partitions or of the rows of the only one."""
-    if len(run) > 1:
-        half = len(run) // 2
-        return [run[:half], run[half:]]
-    (part,) = run
-    half = len(part) // 2
-    return [[part.rows(0, half)], [part.rows(half, len(part))]]
+    partials += engine.within_memory(what, at_once, in_halves if is_divisible else None, partials)
 
 
 def stacked(run: Sequence[Inputs], engine: Engine, plan: Plan) -> Inputs:
@@ -485,24 +471,20 @@ def goes_to_device(column: Any, plan: Plan) -> bool:
 def _streamed(parts: Iterator[Inputs], plan: Plan) -> list[Partial]:
     """The partials of host partitions from the GPU; of other dtypes than the plan's by the host."""
     gpu = importlib.import_module("dask_gpuagg.streaming.gpu")
+    worker, _ = this_task()
+    limit = None if worker is None else worker.memory_manager.memory_limit
+    max_bytes = limit // _SHARE_OF_A_WORKER if limit else None
+
+    def is_exact(part: Inputs) -> bool:
+        return part.dtypes is None and is_as_promised(part.keys, part.columns, plan)
+
     partials: list[Partial] = []
     with gpu.exclusive() as device:
         if device is None:
             emit(_NOT_PINNED)
-        for exact, run in groupby(parts, lambda part: _is_exact(part, plan)):
+        for exact, run in groupby(parts, is_exact):
             if exact and device is not None:
-                partials += stream.partials_of(run, plan, device, _most_bytes())
+                partials += stream.partials_of(run, plan, device, max_bytes)
             else:
-                partials += (partial_of(part, plan, engine_of(part.keys[0])) for part in run)
+                partials += (partial_of(part, plan) for part in run)
     return partials
-
-
-def _most_bytes() -> int | None:
-    """The bytes of a batch by the memory limit of this task's worker; None without one."""
-    worker, _ = this_task()
-    limit = None if worker is None else worker.memory_manager.memory_limit
-    return limit // _SHARE_OF_A_WORKER if limit else None
-
-
-def _is_exact(part: Inputs, plan: Plan) -> bool:
-    return part.dtypes is None and is_as_promised(part.keys, part.columns, plan)

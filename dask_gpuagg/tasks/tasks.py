@@ -93,8 +93,8 @@ def gpuagg_chunk(chunk: Chunk, plan: Plan, pieces: int | None = None) -> Partial
     return gpuagg_split(partial, plan, pieces) if pieces else partial
 
 
-def gpuagg_chunk_direct(chunk: Chunk, plan: Plan, meta: Any, outputs: int) -> Any:
-    """Task: all partitions to the output, or to a list of several by key hash."""
+def gpuagg_chunk_direct(chunk: Chunk, plan: Plan, meta: Any) -> Any:
+    """Task: all partitions to the output."""
     show_progress()
 
     def merged(partials: list[Partial]) -> Any:
@@ -103,7 +103,7 @@ def gpuagg_chunk_direct(chunk: Chunk, plan: Plan, meta: Any, outputs: int) -> An
     with task(plan, "direct") as done:
         output = _reduced(chunk, plan, done, lambda inputs: finished_of(inputs, plan, meta), merged)
         done.groups = len(output)
-    return gpuagg_divide(output, plan, outputs) if outputs > 1 else output
+        return output
 
 
 def _reduced(
