@@ -279,9 +279,8 @@ def inputs_there(chunk: Chunk, plan: Plan) -> list[Inputs]:
     return [inputs_of(*frame_of(part, chunk.results), plan) for part in chunk.parts]
 
 
-def partial_of(inputs: Inputs, plan: Plan) -> Partial:
+def partial_of(inputs: Inputs, plan: Plan, engine: Engine) -> Partial:
     """The partial of the inputs of one or several partitions."""
-    engine = engine_of(inputs.keys[0])
     own = plan if inputs.dtypes is None else retyped(plan, inputs.dtypes)
     tables = engine.partial(inputs.keys, inputs.columns, inputs.index, own)
     return labelled(tables, inputs.dtypes)
@@ -402,7 +401,7 @@ def _add_run(partials: list[Any], run: Sequence[Inputs], plan: Plan, engine: Eng
     """Add the partials of stacked partitions: one, or more where memory does not suffice for it."""
 
     def at_once() -> list[Partial]:
-        return [partial_of(stacked(run, engine, plan), plan)]
+        return [partial_of(stacked(run, engine, plan), plan, engine)]
 
     def in_halves() -> list[Partial]:
         parts = run if len(run) > 1 else run[0]
@@ -486,5 +485,5 @@ def _streamed(parts: Iterator[Inputs], plan: Plan) -> list[Partial]:
             if exact and device is not None:
                 partials += stream.partials_of(run, plan, device, max_bytes)
             else:
-                partials += (partial_of(part, plan) for part in run)
+                partials += (partial_of(part, plan, engine_of(part.keys[0])) for part in run)
     return partials

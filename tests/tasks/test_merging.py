@@ -62,7 +62,7 @@ def case_of(names: tuple[str, ...], *lengths: int, dtype: str = "int64") -> Case
     """A case with partitions of so many rows; the second one has values of the dtype."""
     plan, pieces = plan_of(names), [frame(rows, seed) for seed, rows in enumerate(lengths)]
     pieces[1] = pieces[1].astype({"x": dtype})
-    tables = [partial_of(inputs_of(piece, ["k"], plan), plan) for piece in pieces]
+    tables = [partial_of(inputs_of(piece, ["k"], plan), plan, host) for piece in pieces]
     return Case(plan, pieces, tables, pd.concat(pieces).groupby("k").x.agg(list(names)))
 
 
@@ -78,7 +78,7 @@ def test_in_parts_as_at_once(
 ) -> None:
     plan = plan_of(asked, sort, dropna)
     pieces = [frame(rows, seed) for seed, rows in enumerate(lengths)]
-    tables = [partial_of(inputs_of(piece, ["k"], plan), plan) for piece in pieces]
+    tables = [partial_of(inputs_of(piece, ["k"], plan), plan, host) for piece in pieces]
     meta = pd.concat(pieces).groupby("k").x.agg(asked).iloc[:0]
     at_once = host.finalize(tables, plan, meta).sort_index()
     device = Device()
@@ -289,7 +289,7 @@ def distinct_groups(rows: int, keys: list[str]) -> tuple[Plan, Any]:
     requested = [Requested("x", "sum", "x")]
     by = columns[: len(keys)]
     plan = make_plan(by, columns, requested, dropna=True, observed=True, sort=False)
-    return plan, partial_of(inputs_of(pdf, keys, plan), plan)
+    return plan, partial_of(inputs_of(pdf, keys, plan), plan, host)
 
 
 @pytest.mark.parametrize("tables", [1, 5, 40])

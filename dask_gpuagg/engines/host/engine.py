@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -37,6 +37,7 @@ from dask_gpuagg.engines.host.sketches import SKETCHES
 from dask_gpuagg.engines.host.stacking import (
     MANY_COLUMNS,
     Columns,
+    States,
     alike,
     bytes_of,
     columns_of,
@@ -112,8 +113,8 @@ def partial(
     tables: Partial = {}
     if plan.grouped:
         reducer = Reducer(groups.codes, groups.n)
-        fields = _states(reducer, columns, index, plan, with_objects)
-        tables["groups"] = _table(groups.keys, fields)
+        states = _states(reducer, columns, index, plan, with_objects)
+        tables["groups"] = _table(groups.keys, _columns_of_states(states))
     for c in plan.pairs:
         tables[f"pairs{c}"] = _distinct(groups, keys, columns[c], at_least=_LEAST_REPEATED)
     for i, sketched in enumerate(plan.sketches):
@@ -137,8 +138,8 @@ def combine(partials: Sequence[Partial], plan: Plan, owned: bool = False) -> Par
             keys = keys_of(table)
             groups = group(keys, dropna=False)
             if layout.kind is Kind.MERGEABLE:
-                fields = _merged_states(Reducer(groups.codes, groups.n), table, plan)
-                table = _table(groups.keys, fields)
+                states = _merged_states(Reducer(groups.codes, groups.n), table, plan)
+                table = _table(groups.keys, _columns_of_states(states))
             elif layout.kind is Kind.DISTINCT:
                 table = _distinct(groups, keys, table["v"])
             else:
@@ -160,8 +161,8 @@ def finalize(
         # each row is a group: nothing is merged
         table = partials[0]["groups"]
         arrays = {name: _array(table[name], owned) for name in table.columns}
-        keys = [arrays.pop(f"k{i}") for i in range(len(plan.keys))]
-        return finish_groups(keys, arrays, _no_table, plan, meta)
+        keys = [arrays[f"k{i}"] for i in range(len(plan.keys))]
+        return finish_groups(keys, _states_in(arrays, plan), _no_table, plan, meta)
     tables = {
         layout.name: stack(alike([p[layout.name] for p in partials], plan))
         for layout in plan.tables
@@ -203,17 +204,17 @@ def finalize(
             codes[name], fields = _merged_sketch(layout.sketch, codes[name], n, table)
             tables[name] = _table([], fields)
     reducers = {name: Reducer(codes[name], n) for name in tables}
-    fields = {}
+    states: States = {}
     if plan.grouped:
-        fields = _merged_states(reducers["groups"], tables["groups"], plan)
+        states = _merged_states(reducers["groups"], tables["groups"], plan)
     elif plan.states:
         table = tables["rows"]
         columns = {c: table[f"v{c}"] for c in plan.rows}
-        fields = _states(reducers["rows"], columns, table.index, plan)
+        states = _states(reducers["rows"], columns, table.index, plan)
     if plan.shape == "values":
-        return finish_values(keys, fields, plan, meta)
+        return finish_values(keys, states, plan, meta)
     if plan.shape == "matrix":
-        return finish_matrix(keys, fields, plan, meta)
+        return finish_matrix(keys, states, plan, meta)
 
     def from_table(i: int, output: Output) -> Any:
         name, parameters = plan.table_of(output), dict(output.parameters)
@@ -230,7 +231,7 @@ def finalize(
         column = f"v{output.column}" if output.kind is Kind.WHOLE else "v"
         return WHOLE[output.aggregation](reducer, table[column], parameters)
 
-    return finish_groups(keys, fields, from_table, plan, meta)
+    return finish_groups(keys, states, from_table, plan, meta)
 
 
 def _is_plain(partial: Partial, plan: Plan) -> bool:
@@ -312,8 +313,8 @@ def _states(
     index: pd.Index,
     plan: Plan,
     with_objects: Sequence[pd.Series] | None = None,
-) -> Fields:
-    """The states of rows, named as merged ones; ``with_objects`` has durations as objects."""
+) -> States:
+    """The states of rows; ``with_objects`` has durations as objects."""
     reduced = update_many(reducer, columns, plan)
     rest = [(i, use) for i, use in enumerate(plan.states) if i not in reduced]
     for _, use in rest:  # so that each column is read once for all of its states
@@ -328,12 +329,21 @@ def _states(
             named = inputs[0].rename(plan.columns[use.columns[0]].label)
             grouped = named.groupby(reducer.codes, sort=True)
             reduced[i] = _custom_fields(use.custom.chunk(grouped), reducer.n)
-    return _named(reduced)
+    return reduced
 
 
-def _named(states: Mapping[int, Fields]) -> Fields:
+def _columns_of_states(states: States) -> Fields:
     """The fields of states by their names in a partial, in the order of the plan."""
     return {f"s{i}.{name}": values for i in sorted(states) for name, values in states[i].items()}
+
+
+def _states_in(columns: Mapping[str, Any], plan: Plan, but: Container[int] = ()) -> States:
+    """The states among the columns of a partial, without those at some positions of the plan."""
+    return {
+        i: {f: columns[f"s{i}.{f}"] for f in STATES[use.state].fields_in(columns, f"s{i}.")}
+        for i, use in enumerate(plan.states)
+        if i not in but
+    }
 
 
 def _custom_fields(returned: Any, n: int) -> Fields:
@@ -342,27 +352,24 @@ def _custom_fields(returned: Any, n: int) -> Fields:
     return {str(i): s.reindex(pd.RangeIndex(n)).array for i, s in enumerate(series)}
 
 
-def _merged_states(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
+def _merged_states(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> States:
     merged = merge_many(reducer, table, plan)
-    rest = [(i, use) for i, use in enumerate(plan.states) if i not in merged]
-    columns: dict[str, pd.Series] = {}
-    if rest:
-        columns = dict(zip(table.columns, columns_of(table, list(table.columns)), strict=True))
-    fields = {
-        i: {f: columns[f"s{i}.{f}"] for f in STATES[use.state].fields_in(columns, f"s{i}.")}
-        for i, use in rest
-    }
-    for i, use in rest:
-        expect(reducer, use.state, fields[i])
-    for i, use in rest:
+    if len(merged) == len(plan.states):
+        return merged
+    columns = dict(zip(table.columns, columns_of(table, list(table.columns)), strict=True))
+    rest = _states_in(columns, plan, but=merged)
+    for i, fields in rest.items():
+        expect(reducer, plan.states[i].state, fields)
+    for i, fields in rest.items():
+        use = plan.states[i]
         if use.custom is None:
-            merged[i] = merge(reducer, use.state, fields[i])
+            merged[i] = merge(reducer, use.state, fields)
         else:
             names = [c for c in table.columns if c.startswith(f"s{i}.")]
             level = pd.Index(reducer.codes)
             grouped = [table[c].set_axis(level).groupby(level=0, sort=True) for c in names]
             merged[i] = _custom_fields(use.custom.agg(*grouped), reducer.n)
-    return _named(merged)
+    return merged
 
 
 def _distinct(

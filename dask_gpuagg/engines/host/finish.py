@@ -25,7 +25,7 @@ from dask_gpuagg.engines.host.dtypes import (
 )
 from dask_gpuagg.engines.host.grouping import group, is_dictionary
 from dask_gpuagg.engines.host.reducer import Fields, Reducer
-from dask_gpuagg.engines.host.stacking import MANY_COLUMNS, join
+from dask_gpuagg.engines.host.stacking import MANY_COLUMNS, States, join
 from dask_gpuagg.plan import Output, Plan
 
 # pandas' own text is objects before release 3
@@ -37,31 +37,26 @@ Parameters = dict[str, Any]
 
 def finish_groups(
     keys: list[Any],
-    fields: Fields,
+    states: States,
     from_table: Callable[[int, Output], Any],
     plan: Plan,
     meta: Any,
 ) -> Any:
     """One row per group, one column per output.
 
-    ``fields`` are the merged states, named ``s<position>.<field>``; ``from_table`` makes an output
-    of distinct pairs, of a sketch or of whole rows, by its position.
+    ``states`` are merged; ``from_table`` makes an output of distinct pairs, of a sketch or of whole
+    rows, by its position.
     """
     index = make_index(keys, meta.index.names)
     dtypes = [meta.dtype] if meta.ndim == 1 else list(meta.dtypes)
     # stock Dask gives pandas whole groups then, of which pandas makes Arrow's lists
     in_whole_groups = any(output.aggregation == "median" for output in plan.outputs)
-    # each of thousands of outputs asks for its own states
-    states: dict[str, Fields] = {}
-    for name, values in fields.items():
-        state, field = name.split(".", 1)
-        states.setdefault(state, {})[field] = values
     columns: dict[int, Any] = {}
     taken: set[int] = set()
     for i, (output, promised) in enumerate(zip(plan.outputs, dtypes, strict=True)):
         dtype = promised
         if output.kind is Kind.MERGEABLE:
-            values = _from_states(output, [states[f"s{s}"] for s in output.states], index)
+            values = _from_states(output, [states[s] for s in output.states], index)
         else:
             values = from_table(i, output)
         if output.column in plan.deviating:
@@ -106,9 +101,9 @@ def _is_nothing(values: Any, dtype: Any, promised: Any) -> bool:
     return null and bool(pd.isna(values).all())
 
 
-def finish_values(keys: list[Any], fields: Fields, plan: Plan, meta: Any) -> pd.Series:
+def finish_values(keys: list[Any], states: States, plan: Plan, meta: Any) -> pd.Series:
     """``value_counts``: one row per group and distinct value, frequent values first."""
-    counts = fields["s0.n"]
+    counts = states[0]["n"]
     if isinstance(keys[-1], pd.Categorical):
         keys, counts = _every_category(keys, counts)
     else:  # categories of some partition may have been null
@@ -137,13 +132,13 @@ def _every_category(
     return [*(k.take(np.repeat(np.arange(groups.n), size)) for k in groups.keys), values], dense
 
 
-def finish_matrix(keys: list[Any], fields: Fields, plan: Plan, meta: Any) -> pd.DataFrame:
+def finish_matrix(keys: list[Any], states: States, plan: Plan, meta: Any) -> pd.DataFrame:
     """``cov`` and ``corr``: one row per group and column, one column per column."""
     n, m = len(keys[0]), len(plan.columns)
     output = plan.outputs[0]
     cube = np.empty((n, m, m))
     for i, use in enumerate(plan.states):
-        state = {name: np.asarray(fields[f"s{i}.{name}"]) for name in ("n", "cxx", "cxy", "cyy")}
+        state = {name: np.asarray(states[i][name]) for name in ("n", "cxx", "cxy", "cyy")}
         a, b = use.columns
         cube[:, a, b] = cube[:, b, a] = _MATRIX[output.aggregation](state, dict(output.parameters))
     order = sort_order(keys) if plan.sort else np.arange(n)
