@@ -22,24 +22,14 @@ _BY_LIBRARY = {"pandas": HOST, "cudf": DEVICE}
 
 
 def engine_name(data: Any) -> str | None:
-    """Name of the engine that takes a frame, a column or a partial; None if none does.
-
-    Parameters
-    ----------
-    data : DataFrame, Series or dict of DataFrame
-    """
+    """Name of the engine that takes a frame, a column or a partial; None if none does."""
     if isinstance(data, dict):
         data = next(iter(data.values()))
     return _BY_LIBRARY.get(type(data).__module__.partition(".")[0])
 
 
 def engine_of(data: Any) -> Engine:
-    """The engine of a frame, a column or a partial.
-
-    Parameters
-    ----------
-    data : DataFrame, Series or dict of DataFrame
-    """
+    """The engine of a frame, a column or a partial."""
     result: Engine = _device("engine") if engine_name(data) == DEVICE else engine
     return result
 
@@ -65,13 +55,7 @@ def dtypes_of(frame: Any) -> list[tuple[Hashable, Any]]:
 
 
 def columns_of(frame: Any, labels: Sequence[Any]) -> Sequence[Any]:
-    """Columns of a frame, as Series.
-
-    Parameters
-    ----------
-    frame : DataFrame
-    labels : sequence of labels
-    """
+    """Columns of a frame, as Series, by their labels."""
     if engine_name(frame) == DEVICE:
         return [_device("columns").column_at(frame, label) for label in labels]
     return stacking.columns_of(frame, labels)

@@ -312,7 +312,10 @@ def by_size(
     # the reader of pyarrow's file systems is asked for smaller partitions
     if not isinstance(reader, ReadParquetFSSpec) or reader is source:
         return as_they_are
-    max_files = max(BYTES_OF_A_READ // max(_bytes_of_a_file(reader), 1), 1)
+    files = reader._dataset_info["ds"].get_fragments()
+    # of the first file
+    rows = _rows.of(reader.checksum, lambda: sum(f.metadata.num_rows for f in islice(files, 1)))
+    max_files = max(BYTES_OF_A_READ // max(rows * bytes_of_a_row(reader._meta), 1), 1)
     reads = [
         [b[i : i + max_files] for i in range(0, len(b), max_files)] for b in source._fusion_buckets
     ]
@@ -345,13 +348,6 @@ def _read_by(
     keys = tuple(b.substitute(source, reader) if isinstance(b, Expr) else b for b in by)
     files: Any = frame.substitute(source, reader)
     return files, keys
-
-
-def _bytes_of_a_file(reader: Any) -> int:
-    """Bytes of the columns that are read of the first file, 0 of none."""
-    files = reader._dataset_info["ds"].get_fragments()
-    rows = _rows.of(reader.checksum, lambda: sum(f.metadata.num_rows for f in islice(files, 1)))
-    return rows * bytes_of_a_row(reader._meta)
 
 
 def by_file(

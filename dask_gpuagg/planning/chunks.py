@@ -404,12 +404,9 @@ class GroupByQuery:
         """The chunks in which the partitions are reduced, if there are any."""
         # in Python 3.11 a cached property would let all threads wait for one that asks a scheduler
         attributes = vars(self)
-        if "_chunks" not in attributes:
-            attributes["_chunks"] = self._chunks_now()
-        chunks: Chunks | None = attributes["_chunks"]
-        return chunks
-
-    def _chunks_now(self) -> Chunks | None:
+        if "_chunks" in attributes:
+            chunks: Chunks | None = attributes["_chunks"]
+            return chunks
         plan, device = self.plan, self.on_device
         # row labels are Dask's, and users' functions may write to what they are given
         as_dask = any(use.state in ("idxmin", "idxmax", "custom") for use in plan.states)
@@ -417,7 +414,7 @@ class GroupByQuery:
         apart = not plan.is_one_table
         if columns is not None and (apart or plan.shape == "values"):
             columns += [key.label for key in plan.keys]  # keys of rows, not of groups
-        return chunked(
+        attributes["_chunks"] = chunks = chunked(
             self.frame,
             self.by,
             in_order=plan.order_sensitive,
@@ -427,6 +424,7 @@ class GroupByQuery:
             apart=apart,
             streamed=not device and settings().engine == "device" and stays_on_host(plan) is None,
         )
+        return chunks
 
 
 def stays_on_host(plan: Plan) -> str | None:

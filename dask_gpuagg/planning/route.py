@@ -30,6 +30,7 @@ from dask.utils import format_bytes, get_default_shuffle_method
 
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cluster import cluster_problem, current_client, protocol
+from dask_gpuagg.engines import engine_of
 from dask_gpuagg.engines.host.grouping import group
 from dask_gpuagg.plan import Column, Plan, StateUse, Unsupported
 from dask_gpuagg.planning.bucketing import bytes_of_a_row, gpus, size_of, span_of_key
@@ -289,7 +290,8 @@ def _sample(query: GroupByQuery, pairs: Sequence[int]) -> GroupEstimate:
     npartitions = int(frame.npartitions)
     samples = []
     for partial in partials:
-        keys = [_on_host(partial["groups"][f"k{i}"]) for i in range(len(plan.keys))]
+        columns_of_keys = [partial["groups"][f"k{i}"] for i in range(len(plan.keys))]
+        keys = [engine_of(column).sampled(column, 1) for column in columns_of_keys]
         samples.append(KeySample(keys, len(keys[0]), len(keys[0])))
     nbytes = [
         from_samples(of_value, npartitions) * sum(size_of(c.dtype) for c in (*plan.keys, value))
@@ -354,22 +356,14 @@ def _computed(graph: Any, keys: list[Any]) -> list[Any]:
     try:
         results: list[Any] = get(graph, keys)
     except Exception as error:
-        if _in_task_of_ours(error):
+        # by name: errors of a worker come with a copy of their traceback
+        names = {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
+        ours = {gpuagg_chunk.__name__, gpuagg_sample.__name__}
+        # the steps of the input run inside of a task of ours, by ``frame_of``
+        if not names.isdisjoint(ours) and frame_of.__name__ not in names:
             raise
         raise _InputFailed from error
     return results
-
-
-def _in_task_of_ours(error: Exception) -> bool:
-    """Whether a task of a sample failed, and not the steps of the input that run inside of it."""
-    # by name: errors of a worker come with a copy of their traceback
-    names = {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
-    ours = {task.__name__ for task in (gpuagg_chunk, gpuagg_sample)}
-    return not names.isdisjoint(ours) and frame_of.__name__ not in names
-
-
-def _on_host(keys: Any) -> Any:
-    return keys.to_pandas() if hasattr(keys, "to_pandas") else keys
 
 
 # "Partitions of around 100 MB", Dask's best practices

@@ -20,7 +20,6 @@ from dask_gpuagg.reporting.events import (
     FellBack,
     Kernel,
     Planned,
-    Progress,
     Step,
     emit,
     register,
@@ -84,9 +83,11 @@ class Task:
     def saw(self, engine: str | None, rows: int = 0, groups: int = 0, nbytes: int = 0) -> None:
         """Say what went in and came out; several times, where a task has several inputs."""
         self.engine = engine or ""
+        global _rows_done
         self.rows += rows
         if self._step in _OF_PARTITIONS:
-            emit(Progress(rows))
+            with _lock:
+                _rows_done += rows
         self.groups += groups
         self.nbytes += nbytes
 
@@ -262,13 +263,6 @@ def activity() -> list[list[Any]]:
 
 
 _rows_done = 0
-
-
-def add_progress(event: Progress) -> None:
-    """Add rows of partitions to the progress of this process."""
-    global _rows_done
-    with _lock:
-        _rows_done += event.rows
 
 
 def rows_done() -> int:

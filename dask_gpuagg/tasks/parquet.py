@@ -138,14 +138,20 @@ def as_read(task: Task, text_keys: Collection[str] = ()) -> Task:
         return _of(task, task.func, (inner, *task.args[1:]), task.kwargs)
     if task.func is ReadParquetPyarrowFS._table_to_pandas and not task.kwargs["arrow_to_pandas"]:
         return _of(task, task.func, task.args, task.kwargs | {"arrow_to_pandas": AS_READ})
-    if type(task.func) is ParquetFunctionWrapper and _is_of_dask_cudf(task.func.engine):
-        reader = copy.copy(task.func)
+    if type(task.func) is not ParquetFunctionWrapper:
+        return task
+    reader = copy.copy(task.func)
+    if reader.engine.__name__ == "CudfEngine" and reader.engine.__module__.startswith("dask_cudf."):
+        meta = reader.meta
         # imports cuDF, which only users of cuDF have
         reader.engine = importlib.import_module("dask_gpuagg.engines.device.files").ReadOnStreams
-        reader.meta = _labels.of(reader.meta, lambda: _without_columns(reader.meta))
+        # A reader asks how the labels are named, no more. cuDF would copy its metadata from the
+        # device and back on the way to the scheduler, and again to a worker.
+        reader.meta = _labels.of(
+            meta, lambda: pd.DataFrame(columns=pd.Index([], name=meta.columns.name))
+        )
         return _of(task, reader, task.args, task.kwargs)
-    if type(task.func) is ParquetFunctionWrapper and _is_dasks(task.func):
-        reader = copy.copy(task.func)
+    if reader.engine is ArrowDatasetEngine and "arrow_to_pandas" not in reader.common_kwargs:
         reader.engine = ColumnsAsRead
         # text of one piece beside the dictionary of another would be joined to objects
         several = bool(task.args) and isinstance(task.args[0], list) and len(task.args[0]) > 1
@@ -153,23 +159,6 @@ def as_read(task: Task, text_keys: Collection[str] = ()) -> Task:
             reader.common_kwargs = reader.common_kwargs | {_TEXT_KEYS: tuple(text_keys)}
         return _of(task, reader, task.args, task.kwargs)
     return task
-
-
-def _without_columns(meta: Any) -> pd.DataFrame:
-    """Metadata as far as a reader asks for it: how the labels are named.
-
-    cuDF would copy its metadata from the device and back on the way to the scheduler, and again to
-    a worker.
-    """
-    return pd.DataFrame(columns=pd.Index([], name=meta.columns.name))
-
-
-def _is_of_dask_cudf(engine: type) -> bool:
-    return engine.__name__ == "CudfEngine" and engine.__module__.startswith("dask_cudf.")
-
-
-def _is_dasks(reader: ParquetFunctionWrapper) -> bool:
-    return reader.engine is ArrowDatasetEngine and "arrow_to_pandas" not in reader.common_kwargs
 
 
 def _of(task: Task, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task:

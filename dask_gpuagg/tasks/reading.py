@@ -7,7 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from dask_gpuagg.reporting.runs import activity, rows_done
@@ -101,23 +101,17 @@ def _ahead(pool: ThreadPoolExecutor, parts: Sequence[Any], readers: int) -> Iter
     begin()
     while waiting:
         part, future = waiting.popleft()
-        frames = [_result(future)]
+        frames = []
+        with suppress(MemoryError):
+            frames.append(future.result())
         # a failed one keeps what it had read, and a yielded one is not to be kept
         del future
-        if frames[0] is not None and not _is_paused(worker):
+        if frames and not _is_paused(worker):
             # all readers work while this one is used
             begin()
-        yield frames.pop() or _read_again(part)
+        yield frames.pop() if frames else _read_again(part)
         _require_wanted(worker, key)
         begin()
-
-
-def _result(future: Future[Frame]) -> Frame | None:
-    """The frame that was read; None where memory did not suffice."""
-    try:
-        return future.result()
-    except MemoryError:
-        return None
 
 
 def _read_again(part: Any) -> Frame:
