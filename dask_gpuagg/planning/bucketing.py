@@ -234,14 +234,14 @@ def _may_ask(client: Any) -> bool:
     return is_checked(client) or cluster_problem(client) is None
 
 
-def runs_of_partitions(npartitions: int, tasks: int) -> tuple[tuple[int, ...], ...]:
+def partitions_of_tasks(npartitions: int, tasks: int) -> tuple[tuple[int, ...], ...]:
     """Runs of consecutive partitions, one for each task, none longer than a chunk may be."""
     max_partitions = settings().chunk.partitions or PARTITIONS_OF_A_READER
     number = min(max(tasks, math.ceil(npartitions / max_partitions)), npartitions)
-    return even_runs(range(npartitions), number)
+    return in_even_parts(range(npartitions), number)
 
 
-def even_runs(partitions: Sequence[int], number: int) -> tuple[tuple[int, ...], ...]:
+def in_even_parts(partitions: Sequence[int], number: int) -> tuple[tuple[int, ...], ...]:
     """Partitions cut into so many runs of about equal length."""
     ends = [len(partitions) * i // number for i in range(number + 1)]
     return tuple(tuple(partitions[a:b]) for a, b in pairwise(ends))

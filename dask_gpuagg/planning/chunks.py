@@ -29,10 +29,10 @@ from dask_gpuagg.planning.bucketing import (
     buckets_of,
     by_file,
     by_size,
-    even_runs,
     held_by,
+    in_even_parts,
     located,
-    runs_of_partitions,
+    partitions_of_tasks,
     text_keys,
     without_labels,
     workers_of,
@@ -40,8 +40,7 @@ from dask_gpuagg.planning.bucketing import (
 from dask_gpuagg.reporting.text import count_text
 from dask_gpuagg.settings import settings
 from dask_gpuagg.streaming import stream
-from dask_gpuagg.tasks.parquet import as_read
-from dask_gpuagg.tasks.reading import gpuagg_on_chunk
+from dask_gpuagg.tasks.reading import as_read, gpuagg_on_chunk
 
 # The cost of users' functions is unknown: each keeps its own task, and none is run to decide.
 USER_FUNCTIONS = (E.MapPartitions, E.Apply, E.Map)
@@ -108,7 +107,7 @@ class Chunks:
 
     def divided(self, number: int) -> Chunks:
         """These partitions in up to ``number`` times as many tasks."""
-        runs = (even_runs(bucket, min(number, len(bucket))) for bucket in self.buckets)
+        runs = (in_even_parts(bucket, min(number, len(bucket))) for bucket in self.buckets)
         return replace(self, buckets=tuple(run for of_bucket in runs for run in of_bucket))
 
     @cached_property
@@ -281,10 +280,10 @@ def _of_readers(
     if readers > 1 and not as_dask:
         frame, by, reads = by_size(frame, by, inside)
     if settings().chunk.partitions is None:
-        buckets = runs_of_partitions(int(frame.npartitions), number)
+        buckets = partitions_of_tasks(int(frame.npartitions), number)
     else:
         # of Dask's partitions
-        runs = runs_of_partitions(npartitions, number)
+        runs = partitions_of_tasks(npartitions, number)
         buckets = tuple(tuple(i for part in run for i in reads[part]) for run in runs)
     if len(buckets) == frame.npartitions:
         return None

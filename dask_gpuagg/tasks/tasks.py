@@ -19,8 +19,7 @@ import pyarrow as pa
 from dask_gpuagg.aggregations import Kind
 from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import engine_name, engine_of, narrowing_of
-from dask_gpuagg.engines.protocol import Engine
+from dask_gpuagg.engines import Engine, engine_name, engine_of, narrowing_of
 from dask_gpuagg.narrowing import is_narrowed
 from dask_gpuagg.plan import Partial, Plan
 from dask_gpuagg.reporting.runs import Task, task
@@ -262,7 +261,7 @@ def gpuagg_sample(chunk: Chunk, plan: Plan) -> KeySample:
 Sampled = dict[str, Any]
 # The second result of a chunk: ``counted``, a list of its partitions' counts, empty without
 # brackets; and ``partial``, that of the other outputs, or of all without brackets.
-Narrowed = dict[str, Any]
+Counted = dict[str, Any]
 
 
 class Aim(NamedTuple):
@@ -346,7 +345,7 @@ def _are_plain(sampled: Sequence[Sampled], plan: Plan) -> bool:
     return all(is_narrowed(retyped(plan, dtypes)) for dtypes in distinct)
 
 
-def gpuagg_count_sides(chunk: Chunk, plan: Plan, aim: Aim | None) -> Narrowed:
+def gpuagg_count_sides(chunk: Chunk, plan: Plan, aim: Aim | None) -> Counted:
     """Task: the rows of a chunk counted by brackets, and the partial of the other outputs."""
     show_progress()
     with task(plan, "count") as done:
@@ -363,12 +362,12 @@ def gpuagg_count_sides(chunk: Chunk, plan: Plan, aim: Aim | None) -> Narrowed:
         return {"counted": counted, "partial": beside}
 
 
-def gpuagg_widen(aim: Aim | None, narrowed: Sequence[Narrowed], plan: Plan) -> Aim | None:
+def gpuagg_widen(aim: Aim | None, chunks: Sequence[Counted], plan: Plan) -> Aim | None:
     """Task: the brackets that rows are counted by again; ``None`` where there are none."""
     if aim is None:
         return None
     with task(plan, "widen") as done:
-        counted = [part for of_chunk in narrowed for part in of_chunk["counted"]]
+        counted = [part for of_chunk in chunks for part in of_chunk["counted"]]
         first, together, brackets = counted[0]["keys"], aim.plan(plan), aim.brackets
         engine = narrowing_of(first)
         wider = engine_of(first).within_memory(
@@ -391,7 +390,7 @@ def gpuagg_recount_sides(chunk: Chunk, plan: Plan, wider: Aim | None) -> list[An
 
 def gpuagg_pick(
     aim: Aim | None,
-    narrowed: Sequence[Narrowed],
+    chunks: Sequence[Counted],
     wider: Aim | None,
     again: Sequence[list[Any]],
     plan: Plan,
@@ -399,12 +398,12 @@ def gpuagg_pick(
 ) -> Any:
     """Task: the output, from the rows that all chunks have kept."""
     with task(plan, "finalize") as done:
-        partials = [of_chunk["partial"] for of_chunk in narrowed if of_chunk["partial"]]
+        partials = [of_chunk["partial"] for of_chunk in chunks if of_chunk["partial"]]
         if aim is None:
             output = finalized(partials, plan, meta)
             done.saw(engine_name(partials[0]), sum(map(rows_of, partials)), len(output))
             return output
-        counted = [part for of_chunk in narrowed for part in of_chunk["counted"]]
+        counted = [part for of_chunk in chunks for part in of_chunk["counted"]]
         recounted = [part for of_chunk in again for part in of_chunk]
         first, together = counted[0]["keys"], aim.plan(plan)
         kept_rows = _kept([*counted, *recounted])

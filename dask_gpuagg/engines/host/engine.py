@@ -1,4 +1,4 @@
-"""The host engine: pandas partitions in, pandas results out; see ``engines/protocol.py``."""
+"""The host engine: pandas partitions in, pandas results out; see ``engines.Engine``."""
 
 from __future__ import annotations
 
