@@ -11,7 +11,6 @@ import json
 import os
 import pstats
 import weakref
-from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -311,10 +310,8 @@ print(os.waitpid(child, 0)[1], runs.measured().process != "")
     assert ran.stdout.splitlines() == ["{} 0 {}", "0 True"], ran.stderr
 
 
-def test_recording_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recording_costs_little() -> None:
     """Function calls of a task, which do not depend on the machine."""
-    # nor on the plans of earlier tests, with which each is compared
-    monkeypatch.setattr(runs, "_plans", deque(maxlen=runs._PLANS))
     (explained,) = dask_gpuagg.explain(
         dd.from_pandas(DATA, npartitions=2).groupby("k").v.sum()
     ).groupbys

@@ -10,10 +10,7 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from dask_gpuagg.cache import after_fork
-from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.cache import Cache, OfObjects, after_fork
 from dask_gpuagg.plan import short
 from dask_gpuagg.reporting.events import (
     Fallback,
@@ -42,8 +39,6 @@ _OF_PARTITIONS = frozenset(("partial", "chunk", "direct", "count"))
 _RUNS, _TOTALS, _RECORDERS = 1_000, 1_000, 32
 # queries whose names a recorder remembers, and fallbacks that it tells apart
 _NAMES, _FALLBACKS = 10_000, 1_000
-# plans that are compared with that of a task: of equal ones one is remembered
-_PLANS = 8
 # outputs and keys that the description of a query names
 _SHOWN = 4
 
@@ -271,7 +266,9 @@ def rows_done() -> int:
 
 
 _runs: deque[Run | Step] = deque(maxlen=_RUNS)
-_plans: deque[tuple[Plan, str]] = deque(maxlen=_PLANS)
+# plans of which equal ones follow, and the ones that stand for those of the latest tasks
+_plans: Cache[tuple[str, ...], Plan] = Cache(8)
+_same: OfObjects[Plan] = OfObjects(8)
 
 
 def remember(event: Step | Kernel) -> None:
@@ -290,23 +287,16 @@ def _remembered(plan: Plan) -> Plan | None:
 
     Workers unpickle a plan for each task.
     """
-    earlier = tuple(_plans)
-    for other, _ in earlier:
-        if other is plan:
-            return other
-    if any(use.custom is not None for use in plan.states):
-        return None
-    # comparing categories takes milliseconds on a GPU, and so does asking whether others are equal
-    categorical = any(
-        not isinstance(column.dtype, np.dtype) and dtype_class(column.dtype) == "category"
-        for column in (*plan.keys, *plan.columns)
-    )
-    text = summary(plan) if categorical else ""
-    for other, same in earlier:
-        if text == same and (categorical or other == plan):
-            return other
-    _plans.append((plan, text))
-    return plan
+    for use in plan.states:
+        if use.custom is not None:
+            return None
+
+    def first_of_equals() -> Plan:
+        # by text: comparing categories takes milliseconds on a GPU
+        _, text, dtypes, _ = plan.__dask_tokenize__()
+        return _plans.of((text, *map(str, dtypes)), lambda: plan)
+
+    return _same.of(plan, first_of_equals)
 
 
 def summary(plan: Plan) -> str:
