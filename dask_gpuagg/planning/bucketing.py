@@ -12,7 +12,6 @@ from typing import Any
 import dask
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 from dask._task_spec import Task
 from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr._expr import Expr
@@ -35,7 +34,7 @@ from dask_gpuagg.cluster import (
     device_memory,
     is_checked,
 )
-from dask_gpuagg.dtypes import INTEGRAL, NUMERIC, TEMPORAL, dtype_class
+from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class
 from dask_gpuagg.engines import dtypes_of
 from dask_gpuagg.settings import settings
 
@@ -256,14 +255,9 @@ BYTES_OF_A_READ = 128 << 20
 # dtypes of which the metadata of pandas in a file says no more than the file itself
 _PLAIN = (*NUMERIC, *TEMPORAL, "string")
 _WITH_LABELS = (E.Index, E.ResetIndex)
-# nodes whose columns have no other values than those of their input
-_KEEP_VALUES = (E.Projection, E.Filter)
 
 # rows of the first file, by the checksum of all files
 _rows: Cache[str, int] = Cache(64)
-# values that a key may have, by the checksum of all files and the key
-_spans: Cache[tuple[str, Any], int] = Cache(64)
-_UNKNOWN = sys.maxsize
 
 
 class SomeFiles(FusedIO):
@@ -361,38 +355,6 @@ def by_file(
     if reader is source:
         return frame, tuple(by), tuple((i,) for i in range(source.npartitions))
     return *_read_by(reader, source, frame, by), _numbered(source._fusion_buckets)
-
-
-def span_of_key(frame: Expr, by: Sequence[Any]) -> int | None:
-    """How many values an integer key of Parquet files may have, by statistics of three files."""
-    while isinstance(frame, _KEEP_VALUES) or type(frame).__name__ == "NoOp":  # of dask-cudf
-        frame = frame.frame
-    reader = frame.operand("_expr") if isinstance(frame, FusedIO) else frame
-    if not isinstance(reader, ReadParquetFSSpec) or len(by) != 1 or reader.ndim != 2:
-        return None
-    (label,) = by
-    integral = [name for name, dtype in dtypes_of(reader._meta) if dtype_class(dtype) in INTEGRAL]
-    if not isinstance(label, str) or label not in integral:
-        return None
-    try:
-        span = _spans.of((reader.checksum, label), lambda: _span(reader, label))
-    except (OSError, pa.ArrowException):  # those who read the rows will say so
-        return None
-    return None if span == _UNKNOWN else span
-
-
-def _span(reader: Any, label: str) -> int:
-    files = list(reader._dataset_info["ds"].get_fragments())
-    low, high = _UNKNOWN, -_UNKNOWN
-    for i in sorted({0, len(files) // 2, len(files) - 1} if files else ()):
-        groups = [files[i].metadata.row_group(g) for g in range(files[i].metadata.num_row_groups)]
-        for group in groups:
-            columns = map(group.column, range(group.num_columns))
-            statistics = next((c.statistics for c in columns if c.path_in_schema == label), None)
-            if statistics is None or not statistics.has_min_max:
-                return _UNKNOWN
-            low, high = min(low, statistics.min), max(high, statistics.max)
-    return high - low + 1 if low <= high else _UNKNOWN
 
 
 def text_keys(frame: Expr, by: Sequence[Any], columns: Sequence[Any]) -> tuple[str, ...]:

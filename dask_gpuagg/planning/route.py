@@ -33,7 +33,7 @@ from dask_gpuagg.cluster import cluster_problem, current_client, protocol
 from dask_gpuagg.engines import engine_of
 from dask_gpuagg.engines.host.grouping import group
 from dask_gpuagg.plan import Column, Plan, StateUse, Unsupported
-from dask_gpuagg.planning.bucketing import bytes_of_a_row, gpus, size_of, span_of_key
+from dask_gpuagg.planning.bucketing import bytes_of_a_row, gpus, size_of
 from dask_gpuagg.planning.chunks import (
     USER_FUNCTIONS,
     Chunks,
@@ -137,10 +137,6 @@ def estimate_groups(
     query = _unfused(query)
     bound = from_metadata([k.dtype for k in query.plan.keys], rows_of(query.frame))
     pairs = _pairs_to_count(query)
-    if bound.groups is None:
-        span = span_of_key(query.frame, query.by)
-        if span is not None and span <= enough:
-            bound = GroupEstimate(span, False, "by the statistics of three files")
     # a bound beyond the limit says nothing about how many groups there are
     if bound.groups is None or bound.groups > enough:
         return _of_sample(query, chunks, pairs, bound.how)

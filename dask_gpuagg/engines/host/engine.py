@@ -12,6 +12,7 @@ import pandas as pd
 
 from dask_gpuagg.aggregations import Kind
 from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class, is_plain
+from dask_gpuagg.engines.host.compiled import Fields, Reducer
 from dask_gpuagg.engines.host.dtypes import (
     common_dtype,
     compatible,
@@ -32,7 +33,6 @@ from dask_gpuagg.engines.host.exchange import (
 )
 from dask_gpuagg.engines.host.finish import WHOLE, finish_groups, finish_matrix, finish_values
 from dask_gpuagg.engines.host.grouping import Codes, Groups, first_rows, group, repeated
-from dask_gpuagg.engines.host.reducer import Fields, Reducer
 from dask_gpuagg.engines.host.sketches import SKETCHES
 from dask_gpuagg.engines.host.stacking import (
     MANY_COLUMNS,

@@ -13,6 +13,7 @@ import pandas as pd
 from dask_gpuagg import exact_sums
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines.host.compiled import Fields, Reducer
 from dask_gpuagg.engines.host.dtypes import (
     DECIMAL_DIGITS,
     categories_of,
@@ -24,7 +25,6 @@ from dask_gpuagg.engines.host.dtypes import (
     series_of,
 )
 from dask_gpuagg.engines.host.grouping import group, is_dictionary
-from dask_gpuagg.engines.host.reducer import Fields, Reducer
 from dask_gpuagg.engines.host.stacking import MANY_COLUMNS, States, join
 from dask_gpuagg.plan import Output, Plan
 

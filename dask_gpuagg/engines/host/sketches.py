@@ -27,9 +27,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from dask_gpuagg.dtypes import TEMPORAL, TICKS, dtype_class
-from dask_gpuagg.engines.host.compiled import order_within
+from dask_gpuagg.engines.host.compiled import Fields, order_within
 from dask_gpuagg.engines.host.exchange import Hashes, hash_array, hash_text, ticks_with_unit
-from dask_gpuagg.engines.host.reducer import Fields
 from dask_gpuagg.engines.host.states import floats_of
 
 Codes = npt.NDArray[np.int64]

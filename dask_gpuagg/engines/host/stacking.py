@@ -13,8 +13,8 @@ from pandas.api.types import union_categoricals
 from dask_gpuagg import exact_sums
 from dask_gpuagg.dtypes import dtype_class, is_plain
 from dask_gpuagg.engines.host import compiled
+from dask_gpuagg.engines.host.compiled import Fields, Reducer
 from dask_gpuagg.engines.host.grouping import rows_of_each
-from dask_gpuagg.engines.host.reducer import Fields, Reducer
 from dask_gpuagg.engines.host.states import sums_fit
 from dask_gpuagg.plan import Plan
 

@@ -21,8 +21,8 @@ import pandas as pd
 from dask_gpuagg import exact_sums
 from dask_gpuagg.dtypes import NUMERIC, dtype_class, is_complex, is_plain
 from dask_gpuagg.engines.host import compiled
+from dask_gpuagg.engines.host.compiled import Fields, Reducer
 from dask_gpuagg.engines.host.grouping import take
-from dask_gpuagg.engines.host.reducer import Fields, Reducer
 from dask_gpuagg.states import STATES, State
 
 Floats = npt.NDArray[np.float64]
