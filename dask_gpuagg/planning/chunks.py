@@ -217,41 +217,29 @@ def region_of(roots: Sequence[Expr], readers: tuple[type, ...]) -> tuple[list[Ex
     return list(inside.values()), list(outside.values())
 
 
-def chunked(
-    frame: Expr,
-    by: Sequence[Any],
-    in_order: bool,
-    device: bool,
-    shared: bool,
-    columns: Sequence[Any] | None = None,
-    apart: bool = False,
-    streamed: bool = False,
-) -> Chunks | None:
-    """Divide an input into chunks; ``None`` where each partition is a task by itself.
-
-    Of ``columns`` the values are read, row by row; without them partitions must be as Dask makes
-    them. Partials of rows or distinct pairs are kept ``apart``, partitions of the host that a GPU
-    groups are ``streamed``, and an input that another part of the query reads too is ``shared``.
-    """
-    if settings().chunk.partitions == 1 or frame.npartitions == 1:
+def chunked(query: GroupByQuery) -> Chunks | None:
+    """Divide the input of a query into chunks; ``None`` where each partition is a task."""
+    plan, by, device = query.plan, query.by, query.on_device
+    if settings().chunk.partitions == 1 or query.frame.npartitions == 1:
         return None
-    read = frame._meta
-    frame = unprojected(frame, by)
-    roots = [frame, *expressions(by)]
+    streamed = not device and settings().engine == "device" and stays_on_host(plan) is None
+    # row labels are Dask's, and users' functions may write to what they are given
+    as_dask = any(use.state in ("idxmin", "idxmax", "custom") for use in plan.states)
+    frame = unprojected(query.frame, by)
     readers = STREAMED_READERS if streamed else READERS
-    inside, outside = region_of(roots, readers)
+    inside, outside = region_of([frame, *expressions(by)], readers)
     if not outside:
-        if shared:
+        if query.shared:
             return None
         if device or streamed or settings().chunk.partitions is not None:
-            return _of_readers(frame, by, inside, device, streamed, columns is None)
+            return _of_readers(frame, by, inside, device, streamed, as_dask)
         # readers keep all cores of the host busy as it is: a task takes what it took
-        return None if columns is None else _of_files(frame, by, inside, columns, apart)
-    places = located(outside, device, read)
+        return None if as_dask else _of_files(frame, by, inside, plan)
+    places = located(outside, device, query.frame._meta)
     if places is None:
         return None
     held = held_by(outside, places, int(frame.npartitions))
-    buckets = buckets_of(held, places, in_order, device, streamed)
+    buckets = buckets_of(held, places, plan.order_sensitive, device, streamed)
     if len(buckets) == len(held):
         return None
     workers = {place.worker for place in held if place is not None}
@@ -292,24 +280,20 @@ def _of_readers(
     return Chunks(frame, tuple(by), buckets, number, readers, texts, kinds)
 
 
-def _of_files(
-    frame: Expr,
-    by: Sequence[Any],
-    inside: Sequence[Expr],
-    columns: Sequence[Any],
-    apart: bool,
-) -> Chunks | None:
+def _of_files(frame: Expr, by: Sequence[Any], inside: Sequence[Expr], plan: Plan) -> Chunks | None:
     """The files of each partition, which the host groups one after the other.
 
-    Few files are taken one by one, where the partials of several would have to be joined
-    (``apart``).
+    Few files are taken one by one, where partials of rows or pairs would have to be joined.
     """
     by_files = by_file(frame, by, inside)
     if by_files is None:
         return None
     files, keys, buckets = by_files
-    if apart and sum(map(len, buckets)) <= MOST_APART:
+    if not plan.is_one_table and sum(map(len, buckets)) <= MOST_APART:
         buckets = tuple((i,) for bucket in buckets for i in bucket)
+    columns = [column.label for column in plan.columns]
+    if not plan.is_one_table or plan.shape == "values":
+        columns += [key.label for key in plan.keys]  # keys of rows, not of groups
     texts = text_keys(files, by, columns)
     return Chunks(files, keys, buckets, workers=0, readers=1, text_keys=texts)
 
@@ -403,26 +387,9 @@ class GroupByQuery:
         """The chunks in which the partitions are reduced, if there are any."""
         # in Python 3.11 a cached property would let all threads wait for one that asks a scheduler
         attributes = vars(self)
-        if "_chunks" in attributes:
-            chunks: Chunks | None = attributes["_chunks"]
-            return chunks
-        plan, device = self.plan, self.on_device
-        # row labels are Dask's, and users' functions may write to what they are given
-        as_dask = any(use.state in ("idxmin", "idxmax", "custom") for use in plan.states)
-        columns = None if as_dask else [column.label for column in plan.columns]
-        apart = not plan.is_one_table
-        if columns is not None and (apart or plan.shape == "values"):
-            columns += [key.label for key in plan.keys]  # keys of rows, not of groups
-        attributes["_chunks"] = chunks = chunked(
-            self.frame,
-            self.by,
-            in_order=plan.order_sensitive,
-            device=device,
-            shared=self.shared,
-            columns=columns,
-            apart=apart,
-            streamed=not device and settings().engine == "device" and stays_on_host(plan) is None,
-        )
+        if "_chunks" not in attributes:
+            attributes["_chunks"] = chunked(self)
+        chunks: Chunks | None = attributes["_chunks"]
         return chunks
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -241,7 +242,12 @@ def read_by_chunks(chunks: Chunks) -> list[pd.DataFrame]:
 
 def of_a_gpu(expr: Any, by: list[Any], columns: list[str] | None) -> Chunks:
     """The chunks of readers that read ahead, as partitions of a GPU have them."""
-    made = chunked(expr, by, in_order=False, device=True, shared=False, columns=columns)
+    plan = SimpleNamespace(
+        states=[SimpleNamespace(state="idxmin" if columns is None else "isum")],
+        order_sensitive=False,
+    )
+    query: Any = SimpleNamespace(plan=plan, frame=expr, by=by, on_device=True, shared=False)
+    made = chunked(query)
     assert made is not None
     return made
 
