@@ -99,8 +99,3 @@ def is_plain(dtype: Any) -> bool:
     Datetimes and timedeltas are not: pandas keeps their unit and NaT in arrays of its own.
     """
     return isinstance(dtype, np.dtype) and dtype.kind not in "mM"
-
-
-def is_complex(dtype: Any) -> bool:
-    """Whether values of a dtype are complex numbers, which only NumPy's arrays hold."""
-    return isinstance(dtype, np.dtype) and dtype.kind == "c"

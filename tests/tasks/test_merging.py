@@ -360,12 +360,6 @@ AS_FOUND: dict[str, tuple[pd.Series, Any, Any, Any]] = {
             ("category", "category"),
         )
     },
-    **{
-        f"complex objects, {promised} promised": (
-            *(of_objects(1j, None, 2, True), promised, "complex128", "complex128"),
-        )
-        for promised in ("int64", "bool", "Int64")
-    },
     "complex numbers beside text": (of_objects(1j, "1"), "float64", object, object),
     "times without a value": (
         *(pd.Series([None], dtype="datetime64[s]"), "datetime64[us]"),
@@ -424,10 +418,6 @@ class TestAsFound:
         (["category", "str"], "str"),
         ([DECIMAL[12, 2], DECIMAL[14, 3]], DECIMAL[14, 3]),
         ([DECIMAL[14, 3], DECIMAL[15, 3]], DECIMAL[15, 3]),
-        (["int64", "bool", "complex64"], "complex128"),
-        (["Int64", "complex128"], "complex128"),
-        (["complex64", "complex64"], "complex64"),
-        (["complex128", "str"], object),
     ],
     ids=str,
 )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import decimal
 from collections.abc import Sequence
 from contextlib import suppress
-from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ import pyarrow as pa
 from dask.dataframe.dispatch import meta_nonempty
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
-from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, TEXT, dtype_class, is_complex, is_plain
+from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, TEXT, dtype_class, is_plain
 from dask_gpuagg.engines.host.grouping import is_dictionary
 from dask_gpuagg.plan import Column, Output
 
@@ -39,6 +38,8 @@ def compatible(values: pd.Series, promised: Any) -> tuple[pd.Series, Any]:
     ``durations``. The dtype is the promised one where the values can be merged with those of it.
     """
     dtype = values.dtype
+    if isinstance(dtype, np.dtype) and dtype.kind == "c":
+        raise TypeError(f"a partition has complex numbers, where {promised} was promised")
     cls, promised_cls = dtype_class(dtype), dtype_class(promised)
     if len(values) == 0:
         return values.astype(promised), promised
@@ -58,10 +59,6 @@ def _of_objects(values: pd.Series, promised: Any) -> tuple[pd.Series, Any]:
     A null among them is what kept them from a plain dtype.
     """
     cls = dtype_class(promised)
-    if cls in _NUMERIC:
-        values = complex_objects(values)
-        if is_complex(values.dtype):
-            return values, values.dtype
     try:
         inferred = pd.Series(pd.array(values.tolist()), values.index, name=values.name)
     except OverflowError:  # integers beyond 64 bits
@@ -90,16 +87,6 @@ def durations(values: pd.Series, dtype: Any) -> pd.Series:
     return pd.Series(pd.array(values.tolist(), dtype=dtype), values.index, name=values.name)
 
 
-def complex_objects(values: pd.Series) -> pd.Series:
-    """Python objects as complex numbers, where all are numbers and some of them complex."""
-    valid = [v for v in values if not pd.isna(v)]
-    if not any(isinstance(v, complex | np.complexfloating) for v in valid):
-        return values
-    if not all(isinstance(v, Number | np.bool_) for v in valid):
-        return values
-    return values.where(values.notna(), np.nan).astype("complex128")
-
-
 def nullable(dtype: Any) -> Any:
     """The dtype itself if it holds nulls, else its masked counterpart."""
     if not isinstance(dtype, np.dtype) or dtype.kind not in "biu":
@@ -122,15 +109,13 @@ def common_dtype(dtypes: Sequence[Any]) -> Any:
     distinct = list(dict.fromkeys(dtypes))
     if len(distinct) == 1:
         return distinct[0]
-    classes = {"complex" if is_complex(dtype) else dtype_class(dtype) for dtype in distinct}
+    classes = set(map(dtype_class, distinct))
     if classes == {"category"}:
         return distinct[0]
     if classes == {"decimal"}:
         schemas = [pa.schema([("value", dtype.pyarrow_dtype)]) for dtype in distinct]
         schema = pa.unify_schemas(schemas, promote_options="permissive")
         return pd.ArrowDtype(schema.field("value").type)
-    if "complex" in classes and classes <= {"complex", *_NUMERIC}:
-        return np.dtype("complex128")
     plain = [d.categories.dtype if isinstance(d, pd.CategoricalDtype) else d for d in distinct]
     together = pd.concat([pd.Series([], dtype=dtype) for dtype in plain]).dtype
     if dtype_class(together) == "object" and classes <= _NUMERIC:

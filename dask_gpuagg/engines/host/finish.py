@@ -17,7 +17,6 @@ from dask_gpuagg.engines.host.compiled import Fields, Reducer
 from dask_gpuagg.engines.host.dtypes import (
     DECIMAL_DIGITS,
     categories_of,
-    complex_objects,
     conform,
     holds_objects,
     list_dtype,
@@ -308,8 +307,6 @@ def _unique(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
 
 
 def _median(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
-    if values.dtype == object:  # truths beside numbers, of several partitions
-        values = complex_objects(values)
     medians = reducer.medians(values)
     return reducer.by(values).median().array if medians is None else medians
 
