@@ -314,7 +314,14 @@ def gpuagg_aim(sampled: Sequence[Sampled], max_inside: float, plan: Plan) -> Aim
         dtypes = _dtypes_of(sampled, plan, engine_of(samples[0]))
         together = plan if dtypes is None else retyped(plan, dtypes)
         ready = all(of_chunk["ready"] for of_chunk in sampled)
-        if not (ready and _are_plain(sampled, plan) and is_narrowed(together)):
+        plans = [
+            retyped(plan, of_partition)
+            for of_chunk in sampled
+            for of_partition in of_chunk["dtypes"]
+            if of_partition is not None
+        ]
+        # the values of each partition, and of all together, are plain numbers
+        if not (ready and all(map(is_narrowed, [*plans, together]))):
             return None
         engine = narrowing_of(samples[0])
         brackets = engine_of(samples[0]).within_memory(
@@ -335,14 +342,6 @@ def _dtypes_of(sampled: Sequence[Sampled], plan: Plan, engine: Engine) -> tuple[
     rows = [n for of_chunk in sampled for n in of_chunk["rows"]]
     common = united([of_partition or promised for of_partition in dtypes], rows, engine)
     return None if common == promised else common
-
-
-def _are_plain(sampled: Sequence[Sampled], plan: Plan) -> bool:
-    """Whether the values of each partition are plain numbers."""
-    distinct: list[tuple[Any, ...]] = []
-    for of_chunk in sampled:
-        distinct += [d for d in of_chunk["dtypes"] if d is not None and d not in distinct]
-    return all(is_narrowed(retyped(plan, dtypes)) for dtypes in distinct)
 
 
 def gpuagg_count_sides(chunk: Chunk, plan: Plan, aim: Aim | None) -> Counted:

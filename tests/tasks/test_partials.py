@@ -17,39 +17,11 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.decomposition import make_plan
-from dask_gpuagg.plan import Column, Requested
 from dask_gpuagg.streaming import stream
 from dask_gpuagg.streaming.batches import Sizes
 from dask_gpuagg.tasks import partials
-from dask_gpuagg.tasks.partials import Inputs, finalized, inputs_of, partials_of
 from tests.comparison import assert_same
 from tests.streaming.fake import FakeDevice
-
-ROWS = 400_000
-
-
-@pytest.mark.parametrize("most", [ROWS, ROWS // 2, ROWS // 4 + 1])
-def test_halves_where_memory_does_not_suffice(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(5)
-    rows = pd.DataFrame({"k": rng.integers(0, 50, ROWS), "v": rng.integers(0, 9, ROWS)})
-    columns = [Column(label, dtype) for label, dtype in rows.dtypes.items()]
-    requested, meta = [Requested("v", "sum", "v")], rows.iloc[:0].set_index("k")
-    plan = make_plan(columns[:1], columns, requested, dropna=True, observed=True, sort=True)
-    partial_of, sizes = partials.partial_of, []
-
-    def small(inputs: Inputs, *more: Any) -> Any:
-        if len(inputs) > most:
-            raise MemoryError("too many rows")
-        sizes.append(len(inputs))
-        return partial_of(inputs, *more)
-
-    monkeypatch.setattr(partials, "partial_of", small)
-    reduced = partials_of([inputs_of(rows, ["k"], plan)], plan)
-    assert sum(sizes) == ROWS
-    assert len(reduced) == len(sizes) == -(-ROWS // most)
-    pd.testing.assert_frame_equal(finalized(reduced, plan, meta), rows.groupby("k").sum())
-
 
 ASKED = {
     "f": ["sum", "mean", "min", "max", "var", "count", "any"],

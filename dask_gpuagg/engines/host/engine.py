@@ -285,13 +285,8 @@ def within_memory(
     smaller: Callable[[], T] | None = None,
     held: list[Any] | None = None,
 ) -> T:
-    """Return the result of a step, or of a smaller one where memory lacks; see ``Engine``."""
-    try:
-        return step()
-    except MemoryError:
-        if smaller is None:
-            raise
-    return smaller()
+    """Return the result of the step: systems end a process rather than refuse it memory."""
+    return step()
 
 
 def restored(partials: list[Any]) -> list[Partial]:

@@ -23,7 +23,7 @@ from dask_gpuagg.engines.host.dtypes import (
     natural_dtype,
     series_of,
 )
-from dask_gpuagg.engines.host.grouping import group, is_dictionary
+from dask_gpuagg.engines.host.grouping import group, is_dictionary, lists_of
 from dask_gpuagg.engines.host.stacking import MANY_COLUMNS, States, join
 from dask_gpuagg.plan import Output, Plan
 
@@ -316,12 +316,8 @@ def _quantile(reducer: Reducer, values: pd.Series, parameters: Parameters) -> An
 
 
 def _list(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
-    lists = np.empty(reducer.n, dtype=object)
     ordered = values.astype(object).to_numpy()[np.argsort(reducer.codes, kind="stable")]
-    ends = np.cumsum(reducer.size)
-    for i, (start, end) in enumerate(zip(ends - reducer.size, ends, strict=True)):
-        lists[i] = list(ordered[start:end])
-    return lists
+    return lists_of(list(ordered), reducer.size)
 
 
 # by the groups of a table's rows, the column of values, and the output's parameters

@@ -308,6 +308,16 @@ def take(values: Any, rows: Codes) -> Any:
     return values.take(rows, allow_fill=fill)
 
 
+def lists_of(values: list[Any], sizes: Codes) -> npt.NDArray[np.object_]:
+    """The values of each group as a list; they come group by group, of these sizes."""
+    lists = np.empty(len(sizes), dtype=object)
+    start = 0
+    for i, end in enumerate(np.cumsum(sizes).tolist()):
+        lists[i] = values[start:end]
+        start = end
+    return lists
+
+
 def first_rows(codes: Codes, n: int, values: pd.Series) -> npt.NDArray[np.int64]:
     """Row numbers, ascending, of the first row of each distinct pair of group and value.
 

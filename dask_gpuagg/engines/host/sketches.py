@@ -29,6 +29,7 @@ import pandas as pd
 from dask_gpuagg.dtypes import TEMPORAL, TICKS, dtype_class
 from dask_gpuagg.engines.host.compiled import Fields, order_within
 from dask_gpuagg.engines.host.exchange import Hashes, hash_array, hash_text, ticks_with_unit
+from dask_gpuagg.engines.host.grouping import lists_of
 from dask_gpuagg.engines.host.states import floats_of
 
 Codes = npt.NDArray[np.int64]
@@ -105,15 +106,8 @@ def _merge_top(codes: Codes, rows: int, fields: Fields, sign: int, n: int = 5) -
 def _finish_top(codes: Codes, rows: int, fields: Fields, n: int = 5) -> npt.NDArray[np.object_]:
     # merged entries are in the order of their groups, and of the values in each
     some = fields["w"] == 1
-    codes, values = codes[some], fields["v"][some]
-    ends = np.cumsum(np.bincount(codes, minlength=rows))
-    lists = np.empty(rows, dtype=object)
-    start = 0
-    objects = values.tolist()
-    for i, end in enumerate(ends.tolist()):
-        lists[i] = objects[start:end]
-        start = end
-    return lists
+    sizes = np.bincount(codes[some], minlength=rows)
+    return lists_of(fields["v"][some].tolist(), sizes)
 
 
 def _of_top(sign: int) -> Sketch:
