@@ -34,8 +34,8 @@ def compatible(values: pd.Series, promised: Any) -> tuple[pd.Series, Any]:
     """A column that has another dtype than the promised one, as its partial takes it.
 
     The values are changed only where that loses nothing and saves a dtype: empty columns, and
-    Python objects that all are of the promised class; objects that are durations are left to
-    ``durations``. The dtype is the promised one where the values can be merged with those of it.
+    Python objects that all are of the promised class. The dtype is the promised one where the
+    values can be merged with those of it.
     """
     dtype = values.dtype
     if isinstance(dtype, np.dtype) and dtype.kind == "c":
@@ -47,8 +47,6 @@ def compatible(values: pd.Series, promised: Any) -> tuple[pd.Series, Any]:
         return values, dtype
     if values.isna().all():
         # objects, text or NaN, which a column gets that holds nothing
-        if promised_cls == "timedelta":
-            return values.astype(object), promised
         return pd.Series(None, values.index, nullable(promised), values.name), promised
     return _of_objects(values, promised) if cls == "object" else (values, dtype)
 
@@ -69,22 +67,12 @@ def _of_objects(values: pd.Series, promised: Any) -> tuple[pd.Series, Any]:
         exact = inferred.astype(nullable(promised))
         if (exact == inferred).fillna(True).all():  # integers wrap, floats are rounded
             return exact, promised
-    return values if cls == "timedelta" else inferred, inferred.dtype
+    return inferred, inferred.dtype
 
 
 def of_categories(values: pd.Series) -> pd.Series:
     """A column of categories as the values that they stand for."""
     return values.astype(values.dtype.categories.dtype)
-
-
-def durations(values: pd.Series, dtype: Any) -> pd.Series:
-    """Python objects that are merged as durations of a dtype, as durations; others as they are.
-
-    Their sum alone is one of objects: pandas adds nothing up to the integer 0 there.
-    """
-    if values.dtype != object or dtype_class(dtype) != "timedelta":
-        return values
-    return pd.Series(pd.array(values.tolist(), dtype=dtype), values.index, name=values.name)
 
 
 def nullable(dtype: Any) -> Any:
@@ -286,7 +274,6 @@ def conform(values: Any, dtype: Any, output: Output) -> Any:
         rule in ("object", "key")
         or (rule == "custom" and promised == "object")
         or cls == promised == "category"  # categories are known only now
-        or (rule == "sum" and holds_objects(values) and promised == "timedelta")
         # pandas' medians of float16 are float64, whatever the metadata says
         or (output.kind is Kind.WHOLE and series.dtype == np.float64 and narrow_float)
     ):

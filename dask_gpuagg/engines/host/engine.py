@@ -16,7 +16,6 @@ from dask_gpuagg.engines.host.compiled import Fields, Reducer
 from dask_gpuagg.engines.host.dtypes import (
     common_dtype,
     compatible,
-    durations,
     holds_objects,
     key_as_promised,
     key_as_text,
@@ -86,7 +85,7 @@ def partial(
         # counted, those of a group whose values are all null too
         valued = [] if is_categorical(columns[0]) else columns
         required = [*(keys if plan.dropna else []), *valued]
-        keys, columns = [*keys, durations(columns[0], plan.columns[0].dtype)], []
+        keys, columns = [*keys, columns[0]], []
         # NaN alone are no floats that are counted, whatever was promised
         all_keys, promised = keys, (*plan.keys, Column(plan.columns[0].label, np.dtype(object)))
         if required:
@@ -104,16 +103,13 @@ def partial(
     if groups.n == 0:
         keys = [key_of_no_group(*pair) for pair in zip(all_keys, promised, strict=True)]
         groups = replace(groups, keys=[key.array for key in keys])
-    with_objects = columns
-    if not isinstance(columns, Columns):
-        columns = [durations(v, c.dtype) for v, c in zip(columns, plan.columns, strict=False)]
     # the last key of value_counts is the value
     texts = [key_as_text(*pair) for pair in zip(groups.keys, promised, strict=False)]
     groups = replace(groups, keys=[*texts, *groups.keys[len(texts) :]])
     tables: Partial = {}
     if plan.grouped:
         reducer = Reducer(groups.codes, groups.n)
-        states = _states(reducer, columns, index, plan, with_objects)
+        states = _states(reducer, columns, index, plan)
         tables["groups"] = _table(groups.keys, _columns_of_states(states))
     for c in plan.pairs:
         tables[f"pairs{c}"] = _distinct(groups, keys, columns[c], at_least=_LEAST_REPEATED)
@@ -307,17 +303,15 @@ def _states(
     columns: Mapping[int, pd.Series] | Sequence[pd.Series],
     index: pd.Index,
     plan: Plan,
-    with_objects: Sequence[pd.Series] | None = None,
 ) -> States:
-    """The states of rows; ``with_objects`` has durations as objects."""
+    """The states of rows."""
     reduced = update_many(reducer, columns, plan)
     rest = [(i, use) for i, use in enumerate(plan.states) if i not in reduced]
     for _, use in rest:  # so that each column is read once for all of its states
         for c in use.columns:
             reducer.expect(use.state, columns[c])
     for i, use in rest:
-        source = with_objects if with_objects is not None and use.state == "osum" else columns
-        inputs = [source[c] for c in use.columns]
+        inputs = [columns[c] for c in use.columns]
         if use.custom is None:
             reduced[i] = update(reducer, use.state, inputs, index)
         else:
