@@ -233,7 +233,7 @@ class TestBounds:
         monkeypatch.setattr(runs, "_TOTALS", 5)
         for i in range(20):
             runs.note_run(Run(Decision(kernel=f"kernel{i}", why=""), 1, 1))
-        totals = runs.measured().totals
+        totals = runs.session.measured().totals
         assert [what.kernel for what in totals] == [f"kernel{i}" for i in range(15, 20)]
 
     def test_names_and_fallbacks(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,11 +301,11 @@ holder.start()
 held.wait(60)
 child = os.fork()
 if child == 0:
-    print(*runs.measured()[2:], flush=True)
+    print(*runs.session.measured()[2:], flush=True)
     os._exit(0)
 end.set()
 holder.join()
-print(os.waitpid(child, 0)[1], runs.measured().process != "")
+print(os.waitpid(child, 0)[1], runs.session.measured().process != "")
 """
     ran = run_python("-W", "ignore", "-c", code, timeout=60)
     assert ran.stdout.splitlines() == ["{} 0 {}", "0 True"], ran.stderr

@@ -251,15 +251,6 @@ class GroupByExchange(GroupByNode):
     def _splits(self) -> bool:
         return not (isinstance(self.frame, GroupByChunks) and self.frame.pieces)
 
-    @property
-    def _has_barrier(self) -> bool:
-        """Whether all pieces are taken out of their splits before the first output is made.
-
-        A split holds the pieces of all outputs until the last is taken. On a device its memory is
-        needed: the pieces of an output are to be gone when it is made.
-        """
-        return bool(self.promised.on_device)
-
     def _layer(self) -> dict[Any, Task]:
         layer: dict[Any, Task] = {}
         token, plan, outputs = self.deterministic_token, self.plan, self.outputs
@@ -273,7 +264,9 @@ class GroupByExchange(GroupByNode):
         for i, key in enumerate(splits):
             pieces = [(piece, j, i) for j in range(outputs)]
             layer |= _taken_apart(key, pieces)
-            if self._has_barrier:
+            # A split holds the pieces of all outputs until the last is taken. On a device its
+            # memory is needed: the pieces of an output are to be gone when it is made.
+            if self.promised.on_device:
                 layer[barrier, i] = Task((barrier, i), tasks.gpuagg_barrier, _refs(pieces))
                 barriers.append((barrier, i))
         after: dict[str, Any] = {"after": _refs(barriers)} if barriers else {}
@@ -284,7 +277,7 @@ class GroupByExchange(GroupByNode):
         return layer
 
     def _steps(self) -> dict[str, int]:
-        of_a_partial = self._splits + self.outputs + self._has_barrier
+        of_a_partial = self._splits + self.outputs + self.promised.on_device
         return {"exchange": self.frame.npartitions * of_a_partial, "finalize": self.outputs}
 
 

@@ -233,16 +233,11 @@ def begin(token: str) -> None:
 
 
 def end(token: str) -> Measured:
-    """Read what was recorded; all that this process ever ran, where it did not begin."""
+    """Read what was recorded; all that this process ever ran, where no recorder has the token."""
     recorder = _recorders.get(token, session)
     if recorder is not session:
         unregister(recorder)
     return recorder.measured()
-
-
-def measured() -> Measured:
-    """Read what this process has run, of all queries."""
-    return session.measured()
 
 
 def activity() -> list[list[Any]]:
