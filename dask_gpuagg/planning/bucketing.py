@@ -327,12 +327,10 @@ def without_labels(frame: Expr, by: Sequence[Any], inside: Sequence[Expr]) -> bo
         return False
     if not all(isinstance(b, Expr) or (frame.ndim == 2 and b in frame.columns) for b in by):
         return False
-    return all(_is_plain(dtype) for node in read for dtype in dtypes_in(node._meta))
-
-
-def _is_plain(dtype: Any) -> bool:
+    dtypes = [dtype for node in read for dtype in dtypes_in(node._meta)]
     # the file itself has the instants of times in a zone, as UTC
-    return dtype_class(dtype) in _PLAIN and not isinstance(dtype, pd.DatetimeTZDtype)
+    in_zones = any(isinstance(dtype, pd.DatetimeTZDtype) for dtype in dtypes)
+    return not in_zones and all(dtype_class(dtype) in _PLAIN for dtype in dtypes)
 
 
 def _read_by(

@@ -136,7 +136,9 @@ def estimate_groups(
     """How many groups a query will have, as far as this is known before it runs."""
     query = _unfused(query)
     bound = from_metadata([k.dtype for k in query.plan.keys], rows_of(query.frame))
-    pairs = _pairs_to_count(query)
+    # columns whose distinct pairs decide whether one task merges them, or several
+    may_gather = not (query.on_device or query.frame.ndim == 1 or query.shuffle_method is not None)
+    pairs = query.plan.pairs if may_gather and get_default_shuffle_method() == "p2p" else ()
     # a bound beyond the limit says nothing about how many groups there are
     if bound.groups is None or bound.groups > enough:
         return _of_sample(query, chunks, pairs, bound.how)
@@ -263,13 +265,6 @@ def holds_data(node: FromGraph) -> bool:
     future = getattr(sys.modules.get("distributed.client"), "Future", None)
     kinds = (DataNode,) if future is None else (DataNode, future)
     return all(isinstance(v, kinds) or hasattr(type(v), "dtypes") for v in dict(layer).values())
-
-
-def _pairs_to_count(query: GroupByQuery) -> tuple[int, ...]:
-    """Columns whose distinct pairs decide whether one task merges them, or several."""
-    if query.on_device or query.frame.ndim == 1 or query.shuffle_method is not None:
-        return ()
-    return query.plan.pairs if get_default_shuffle_method() == "p2p" else ()
 
 
 def _sample(query: GroupByQuery, pairs: Sequence[int]) -> GroupEstimate:

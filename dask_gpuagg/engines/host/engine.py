@@ -158,7 +158,7 @@ def finalize(
         table = partials[0]["groups"]
         arrays = {name: _array(table[name], owned) for name in table.columns}
         keys = [arrays[f"k{i}"] for i in range(len(plan.keys))]
-        return finish_groups(keys, _states_in(arrays, plan), _no_table, plan, meta)
+        return finish_groups(keys, _states_in(arrays, plan), None, plan, meta)
     tables = {
         layout.name: stack(alike([p[layout.name] for p in partials], plan))
         for layout in plan.tables
@@ -241,10 +241,6 @@ def _is_plain(partial: Partial, plan: Plan) -> bool:
     return not any(use.custom for use in plan.states) and all(
         dtype_class(dtype) in _PLAIN for dtype in {*promised, *table.dtypes}
     )
-
-
-def _no_table(i: int, output: Output) -> Any:
-    raise AssertionError(f"{output.label} is made of states")
 
 
 def _array(column: pd.Series, owned: bool) -> Any:

@@ -37,7 +37,7 @@ Parameters = dict[str, Any]
 def finish_groups(
     keys: list[Any],
     states: States,
-    from_table: Callable[[int, Output], Any],
+    from_table: Callable[[int, Output], Any] | None,
     plan: Plan,
     meta: Any,
 ) -> Any:
@@ -54,13 +54,16 @@ def finish_groups(
     taken: set[int] = set()
     for i, (output, promised) in enumerate(zip(plan.outputs, dtypes, strict=True)):
         dtype = promised
-        if output.kind is Kind.MERGEABLE:
+        if from_table is None or output.kind is Kind.MERGEABLE:
             values = _from_states(output, [states[s] for s in output.states], index)
         else:
             values = from_table(i, output)
         if output.column in plan.deviating:
             of_column = plan.columns[output.column].dtype
-            if _is_nothing(values, of_column, promised):
+            # partitions without any text or number hold NaN alone, others nulls of the dtype
+            of_floats = isinstance(of_column, np.dtype) and of_column.kind == "f"
+            has_nulls = isinstance(promised, pd.api.extensions.ExtensionDtype)
+            if of_floats and has_nulls and pd.isna(values).all():
                 values = pd.array([None] * len(values), dtype=promised)
             else:
                 dtype = natural_dtype(output, of_column, promised)
@@ -88,16 +91,6 @@ def finish_groups(
         # a user may name them: those of the metadata stay as they are
         result.columns = meta.columns.view()
     return result.take(sort_order(keys)) if plan.sort else result
-
-
-def _is_nothing(values: Any, dtype: Any, promised: Any) -> bool:
-    """Whether an output has NaN alone, which partitions without any text or number hold.
-
-    The promised dtype has nulls of its own, and other outputs have it.
-    """
-    floats = isinstance(dtype, np.dtype) and dtype_class(dtype) == "float"
-    null = floats and isinstance(promised, pd.api.extensions.ExtensionDtype)
-    return null and bool(pd.isna(values).all())
 
 
 def finish_values(keys: list[Any], states: States, plan: Plan, meta: Any) -> pd.Series:

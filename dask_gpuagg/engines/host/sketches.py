@@ -276,17 +276,13 @@ def _every_other(
     for run in np.split(values, np.cumsum(sizes)[:-1]):
         ordered = np.sort(run)
         even = len(run) // 2 * 2
-        half = ordered[_coin(ordered, level) : even : 2]
+        # a coin by the values: a task that is run again makes the same sketch
+        bits = int(hash_array(ordered[len(run) // 2 :][:1] + 0.0)[0])
+        half = ordered[bits >> level & 1 : even : 2]
         halves += [half, ordered[even:]]
         levels.append(np.repeat((level + 1, level), (len(half), len(run) - even)))
     counts = [len(of_group) for of_group in levels]
     return np.repeat(groups, counts), np.concatenate(halves), np.concatenate(levels).astype(np.int8)
-
-
-def _coin(ordered: Floats, level: int) -> int:
-    """0 or 1, by the values: a task that is run again makes the same sketch."""
-    bits = hash_array(ordered[len(ordered) // 2 :][:1] + 0.0)
-    return int(bits[0] >> np.uint64(level)) & 1
 
 
 def _finish_levels(codes: Codes, n: int, fields: Fields, q: float = 0.5) -> Floats:

@@ -212,9 +212,13 @@ def update_many(
 
     for state, dtype, positions in _alike_states(plan, dtype_of):
         field, how = _FIELDS[state]
-        kind = _summed(dtype) if how == "sum" else dtype
+        # sums have 64 bits
+        wide = {"i": np.int64, "u": np.uint64, "f": np.float64}[dtype.kind]
+        kind = wide if how == "sum" else dtype
         places = [plan.states[i].columns[0] for i in positions]
-        if state == "fsum" and dtype.kind in "iu" and _may_wrap(columns, places):
+        # a sum of integers that leaves 64 bits is not rounded as one of float64 is
+        is_rounded = state == "fsum" and dtype.kind in "iu"
+        if is_rounded and not all(map(sums_fit, _blocks(columns, places))):
             continue
         reduced = _reduce(reducer, _blocks(columns, places), kind, how, {})
         if state == "fsum":
@@ -274,11 +278,6 @@ def _alike_states(
     ]
 
 
-def _summed(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype of sums, which have 64 bits."""
-    return np.dtype({"i": np.int64, "u": np.uint64, "f": np.float64}[dtype.kind])
-
-
 def _blocks(columns: Any, places: Sequence[int]) -> Iterator[Block]:
     """Values of columns, some of them at a time; shape (columns, rows)."""
     step = max(_BLOCK // max(len(columns[places[0]]), 1), 1)
@@ -288,11 +287,6 @@ def _blocks(columns: Any, places: Sequence[int]) -> Iterator[Block]:
             yield columns.block(some)
         else:
             yield np.array([columns[place].to_numpy() for place in some])
-
-
-def _may_wrap(columns: Any, places: Sequence[int]) -> bool:
-    """Whether a sum of integers can leave 64 bits, where its rounding is not that of float64."""
-    return not all(map(sums_fit, _blocks(columns, places)))
 
 
 def _reduce(
