@@ -251,6 +251,10 @@ class GroupByExchange(GroupByNode):
     def _splits(self) -> bool:
         return not (isinstance(self.frame, GroupByChunks) and self.frame.pieces)
 
+    @property
+    def _has_barrier(self) -> bool:
+        return bool(self.promised.on_device)
+
     def _layer(self) -> dict[Any, Task]:
         layer: dict[Any, Task] = {}
         token, plan, outputs = self.deterministic_token, self.plan, self.outputs
@@ -266,7 +270,7 @@ class GroupByExchange(GroupByNode):
             layer |= _taken_apart(key, pieces)
             # A split holds the pieces of all outputs until the last is taken. On a device its
             # memory is needed: the pieces of an output are to be gone when it is made.
-            if self.promised.on_device:
+            if self._has_barrier:
                 layer[barrier, i] = Task((barrier, i), tasks.gpuagg_barrier, _refs(pieces))
                 barriers.append((barrier, i))
         after: dict[str, Any] = {"after": _refs(barriers)} if barriers else {}
@@ -277,7 +281,7 @@ class GroupByExchange(GroupByNode):
         return layer
 
     def _steps(self) -> dict[str, int]:
-        of_a_partial = self._splits + self.outputs + self.promised.on_device
+        of_a_partial = self._splits + self.outputs + self._has_barrier
         return {"exchange": self.frame.npartitions * of_a_partial, "finalize": self.outputs}
 
 
