@@ -35,9 +35,11 @@ def main(arguments: list[str] | None = None) -> None:
 
         sys.exit(warm.main(words[1:]))
     parser, commands = _parsers()
-    if first == "-m" or (first and first[0] != "-" and first not in commands and _is_script(first)):
+    is_program = bool(first) and first[0] != "-" and first not in commands
+    is_script = Path(first).exists() or first.endswith(".py") or os.sep in first
+    if first == "-m" or (is_program and is_script):
         words = ["run", *words]
-    elif first and first[0] != "-" and first not in commands:
+    elif is_program:
         near = difflib.get_close_matches(first, commands, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
         parser.give_up(
@@ -82,10 +84,6 @@ def _parsers() -> tuple[Command, list[str]]:
     add("calibrate", _calibrate, text)
     commands.add_parser("warm", help="Compile the kernels of common queries into the kernel cache.")
     return parser, list(commands.choices)
-
-
-def _is_script(word: str) -> bool:
-    return Path(word).exists() or word.endswith(".py") or os.sep in word
 
 
 def _run(command: Command, options: argparse.Namespace) -> int:

@@ -68,13 +68,13 @@ def cluster_problem(client: Any | None = None) -> str | None:
             return None
         return "the client is asynchronous: await dask_gpuagg.check_cluster(client) once before"
     if client.status == "running" and client in _checked:
-        workers = seen_workers(client)
-        try:
-            workers = workers or frozenset(
-                client.run_on_scheduler(identities, callback_timeout=patience())
-            )
-        except TimeoutError:
-            return _no_answer()
+        asked, workers = _seen.get(client, (-math.inf, frozenset()))
+        if not workers or time.monotonic() - asked >= GOOD_FOR:
+            try:
+                identified = client.run_on_scheduler(identities, callback_timeout=patience())
+            except TimeoutError:
+                return _no_answer()
+            workers = frozenset(identified)
         if workers <= _checked[client]:
             return None
     problem: str | None = check_cluster(client)
@@ -186,12 +186,6 @@ def ask(client: Any, keys: Sequence[Any], device: bool) -> Places:
         for address, (threads, nbytes) in running.items()
     }
     return Places(of_key, sizes)
-
-
-def seen_workers(client: Any) -> frozenset[str] | None:
-    """The identities of all workers, if the scheduler was asked a moment ago; else ``None``."""
-    asked, workers = _seen.get(client, (-math.inf, frozenset()))
-    return workers if time.monotonic() - asked < GOOD_FOR else None
 
 
 def device_memory(client: Any) -> list[int]:

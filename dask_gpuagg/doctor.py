@@ -64,7 +64,11 @@ class Report(NamedTuple):
         for place, checks in self.places.items():
             # of a worker, only the differences from this process
             shown = checks if place == HERE else [check for check in checks if check not in here]
-            lines += [place, *map(_line, shown or [Check("all", OK, f"as in {HERE}")]), ""]
+            lines.append(place)
+            for check in shown or [Check("all", OK, f"as in {HERE}")]:
+                mark = {OK: "ok", NONE: "--", PROBLEM: "!!"}[check.status]
+                lines.append(f"  {mark}  {check.name:<13} {check.found}")
+            lines.append("")
             for check in checks:
                 if check.advice:
                     places_of.setdefault(check.advice, []).append(place)
@@ -73,11 +77,6 @@ class Report(NamedTuple):
             where = "" if places == [HERE] else f" ({', '.join(places)})"
             lines.append(f"  {number}. {advice}{where}")
         return "\n".join(lines)
-
-
-def _line(check: Check) -> str:
-    mark = {OK: "ok", NONE: "--", PROBLEM: "!!"}[check.status]
-    return f"  {mark}  {check.name:<13} {check.found}"
 
 
 def doctor() -> Report:

@@ -70,17 +70,16 @@ def dtype_class(dtype: Any) -> str:
             return "category"
         return "decimal" if name.startswith("Decimal") else "other"
     if isinstance(dtype, pd.ArrowDtype):
-        return _arrow_class(dtype.pyarrow_dtype)
+        arrow = dtype.pyarrow_dtype
+        names = (
+            name for name, tests in _ARROW_CLASSES.items() if any(is_of(arrow) for is_of in tests)
+        )
+        return next(names, "other")
     # the rest are the masked dtypes (Int64, Float32, boolean) and foreign extensions
     numpy_dtype = getattr(dtype, "numpy_dtype", None)
     if isinstance(numpy_dtype, np.dtype) and numpy_dtype.kind in "biuf":
         return _NUMPY_KINDS[numpy_dtype.kind]
     return "other"
-
-
-def _arrow_class(dtype: pa.DataType) -> str:
-    names = (name for name, tests in _ARROW_CLASSES.items() if any(test(dtype) for test in tests))
-    return next(names, "other")
 
 
 TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -99,8 +98,3 @@ def is_plain(dtype: Any) -> bool:
     Datetimes and timedeltas are not: pandas keeps their unit and NaT in arrays of its own.
     """
     return isinstance(dtype, np.dtype) and dtype.kind not in "mM"
-
-
-def is_complex(dtype: Any) -> bool:
-    """Whether values of a dtype are complex numbers, which only NumPy's arrays hold."""
-    return isinstance(dtype, np.dtype) and dtype.kind == "c"

@@ -20,7 +20,6 @@ from dask_gpuagg.reporting.runs import (
     What,
     begin,
     end,
-    measured,
     runs_here,
 )
 from dask_gpuagg.reporting.text import (
@@ -110,7 +109,7 @@ def fallbacks() -> Fallbacks:
     Fallbacks
         Since the import of the package; each distinct query counts once.
     """
-    return _fallbacks(_by_process(gather(measured).answers))
+    return _fallbacks(_by_process(gather(end, "").answers))
 
 
 def _by_process(answers: dict[str, Measured]) -> list[Measured]:

@@ -9,7 +9,7 @@ from unittest import mock
 
 import dask_gpuagg
 from dask_gpuagg.planning import route
-from dask_gpuagg.planning.query import GroupByQuery, Routing
+from dask_gpuagg.planning.chunks import GroupByQuery, Routing
 from dask_gpuagg.planning.route import MergeSize, bytes_of_a_group
 
 

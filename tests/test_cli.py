@@ -15,11 +15,11 @@ from tests.running import ROOT, run_python
 
 QUERY = """
 import dask, pandas as pd, dask.dataframe as dd
-from dask_gpuagg.reporting.fallbacks import tally
+from dask_gpuagg.reporting.runs import session
 dask.config.set(scheduler="synchronous")
 ddf = dd.from_pandas(pd.DataFrame({"k": [1, 2, 1], "v": [1, 2, 3]}), npartitions=2)
 print("sum", ddf.groupby("k").v.sum().compute().to_dict())
-print("planned", len(tally.planned))
+print("planned", len(session.planned))
 """
 SHOW = "import sys; print(__name__, sys.argv)\n"
 
@@ -59,7 +59,7 @@ class TestScript:
         text = """
 import pandas as pd, dask.dataframe as dd
 from distributed import Client, LocalCluster
-from dask_gpuagg.reporting.fallbacks import tally
+from dask_gpuagg.reporting.runs import session
 
 def double(part):
     return part * 2
@@ -68,7 +68,7 @@ if __name__ == "__main__":
     with LocalCluster(n_workers=1, dashboard_address=None) as cluster, Client(cluster):
         ddf = dd.from_pandas(pd.DataFrame({"k": [1, 2, 1], "v": [1, 2, 3]}), npartitions=2)
         print(ddf.map_partitions(double).groupby("k").v.sum().compute().to_dict())
-        print("planned", len(tally.planned))
+        print("planned", len(session.planned))
 """
         ran = gpuagg(script(text))
         assert ran.stdout.splitlines() == ["{2: 8, 4: 4}", "planned 1"], ran.stderr

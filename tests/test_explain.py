@@ -15,8 +15,8 @@ from dask.dataframe.dask_expr.io import FromPandas
 import dask_gpuagg
 from dask_gpuagg import explain, why_not
 from dask_gpuagg.aggregations import REGISTRY
-from dask_gpuagg.picture import columns_of
-from dask_gpuagg.planning.query import Route
+from dask_gpuagg.explain import columns_of
+from dask_gpuagg.planning.chunks import Route
 from dask_gpuagg.reporting.text import escaped
 from tests.test_profiling import shown
 

@@ -11,7 +11,6 @@ import json
 import os
 import pstats
 import weakref
-from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -24,12 +23,12 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
+from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.aggregate import Run
 from dask_gpuagg.cuda.choice.decision import Decision
-from dask_gpuagg.reporting import fallbacks as reporting
 from dask_gpuagg.reporting import runs
 from dask_gpuagg.reporting.events import Fallback, FellBack, Planned
-from dask_gpuagg.reporting.fallbacks import Tally, tally
+from dask_gpuagg.reporting.runs import session
 from tests.running import run_python
 
 ROWS, PARTITIONS, GROUPS = 2_000, 20, 50
@@ -39,7 +38,7 @@ DATA = pd.DataFrame({"k": np.arange(ROWS) % GROUPS, "v": np.arange(ROWS) * 0.5, 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
     runs.forget()
-    tally.reset()
+    session.reset()
     with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "silent"}):
         yield
 
@@ -234,20 +233,21 @@ class TestBounds:
         monkeypatch.setattr(runs, "_TOTALS", 5)
         for i in range(20):
             runs.note_run(Run(Decision(kernel=f"kernel{i}", why=""), 1, 1))
-        totals = runs.measured().totals
+        totals = runs.session.measured().totals
         assert [what.kernel for what in totals] == [f"kernel{i}" for i in range(15, 20)]
 
     def test_names_and_fallbacks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(reporting, "_NAMES", 5)
-        monkeypatch.setattr(reporting, "_FALLBACKS", 3)
-        counts = Tally()
+        monkeypatch.setattr(runs, "_NAMES", 5)
+        monkeypatch.setattr(runs, "_FALLBACKS", 3)
+        counts = runs.Recorder()
         for i in range(20):
-            counts.plan(Planned(SimpleNamespace(_name=f"query {i}"), None, None, None))
-            counts.fall_back(FellBack(Fallback("what", "how", f"reason {i}"), f"query {i}"))
+            counts(Planned(SimpleNamespace(_name=f"query {i}"), None, None, None))
+            counts(FellBack(Fallback("what", "how", f"reason {i}"), f"query {i}"))
         assert list(counts.planned) == [f"query {i}" for i in range(15, 20)]
         assert len(counts.fallbacks) == 5
-        planned, found = counts.counted()
-        assert (planned, [f.reason for f in found]) == (20, ["reason 17", "reason 18", "reason 19"])
+        read = counts.measured()
+        assert read.planned == 20
+        assert [f.reason for f in read.fallbacks] == ["reason 17", "reason 18", "reason 19"]
 
     def test_plans_of_users_functions_are_not_kept(self, ddf: Any) -> None:
         mine = dd.Aggregation("mine", lambda s: s.sum(), lambda s: s.sum())
@@ -288,13 +288,11 @@ def test_a_fork_while_another_thread_records() -> None:
 import os, threading
 import dask_gpuagg
 from dask_gpuagg.reporting import runs
-from dask_gpuagg.reporting import fallbacks
-from dask_gpuagg.reporting.fallbacks import tally
 
 held, end = threading.Event(), threading.Event()
 
 def hold():
-    with runs._lock, fallbacks._lock:
+    with runs._lock:
         held.set()
         end.wait(60)
 
@@ -303,20 +301,20 @@ holder.start()
 held.wait(60)
 child = os.fork()
 if child == 0:
-    print(runs.measured().totals, tally.counted(), flush=True)
+    print(*runs.session.measured()[2:], flush=True)
     os._exit(0)
 end.set()
 holder.join()
-print(os.waitpid(child, 0)[1], runs.measured().process != "")
+print(os.waitpid(child, 0)[1], runs.session.measured().process != "")
 """
     ran = run_python("-W", "ignore", "-c", code, timeout=60)
-    assert ran.stdout.splitlines() == ["{} (0, {})", "0 True"], ran.stderr
+    assert ran.stdout.splitlines() == ["{} 0 {}", "0 True"], ran.stderr
 
 
 def test_recording_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Function calls of a task, which do not depend on the machine."""
-    # nor on the plans of earlier tests, with which each is compared
-    monkeypatch.setattr(runs, "_plans", deque(maxlen=runs._PLANS))
+    # nor on the plans of earlier tests, of which one may be equal
+    monkeypatch.setattr(runs, "_plans", Cache(1))
     (explained,) = dask_gpuagg.explain(
         dd.from_pandas(DATA, npartitions=2).groupby("k").v.sum()
     ).groupbys

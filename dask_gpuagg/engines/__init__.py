@@ -1,13 +1,21 @@
-"""The engines: partial, combine and finalize on the host and on the device."""
+"""The engines of host and device, and their protocol: partial, combine and finalize.
+
+Two modules have it: ``host.engine`` and ``device.engine``. A *partition* has ``keys`` and
+``columns``, sequences of Series as the plan names them, and ``index``, the row labels. A partial
+(``plan.Partial``) has every group in every table. Several partials come in the order of their
+partitions; those that are ``owned`` nobody else needs, so that they may be emptied, and outputs may
+take their memory. ``meta`` is an empty DataFrame or Series with the labels, names and dtypes of the
+result, or its ``Shape``.
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dask_gpuagg.engines.host import engine, narrowed, stacking
-from dask_gpuagg.engines.protocol import Engine, Narrowing
+from dask_gpuagg.plan import Partial, Plan
 
 if TYPE_CHECKING:
     from dask_gpuagg.engines.device import engine as device_engine
@@ -17,29 +25,21 @@ if TYPE_CHECKING:
     _engine: Engine = device_engine
     _narrowing: Narrowing = device_narrowed
 
+T = TypeVar("T")
+
 HOST, DEVICE = "host", "device"
 _BY_LIBRARY = {"pandas": HOST, "cudf": DEVICE}
 
 
 def engine_name(data: Any) -> str | None:
-    """Name of the engine that takes a frame, a column or a partial; None if none does.
-
-    Parameters
-    ----------
-    data : DataFrame, Series or dict of DataFrame
-    """
+    """Name of the engine that takes a frame, a column or a partial; None if none does."""
     if isinstance(data, dict):
         data = next(iter(data.values()))
     return _BY_LIBRARY.get(type(data).__module__.partition(".")[0])
 
 
 def engine_of(data: Any) -> Engine:
-    """The engine of a frame, a column or a partial.
-
-    Parameters
-    ----------
-    data : DataFrame, Series or dict of DataFrame
-    """
+    """The engine of a frame, a column or a partial."""
     result: Engine = _device("engine") if engine_name(data) == DEVICE else engine
     return result
 
@@ -65,13 +65,168 @@ def dtypes_of(frame: Any) -> list[tuple[Hashable, Any]]:
 
 
 def columns_of(frame: Any, labels: Sequence[Any]) -> Sequence[Any]:
-    """Columns of a frame, as Series.
-
-    Parameters
-    ----------
-    frame : DataFrame
-    labels : sequence of labels
-    """
+    """Columns of a frame, as Series, by their labels."""
     if engine_name(frame) == DEVICE:
         return [_device("columns").column_at(frame, label) for label in labels]
     return stacking.columns_of(frame, labels)
+
+
+class Engine(Protocol):
+    """The functions by which tasks reduce partitions of one library."""
+
+    NAME: str
+
+    def partial(
+        self, keys: Sequence[Any], columns: Sequence[Any], index: Any, plan: Plan
+    ) -> Partial:
+        """Reduce rows to the tables of ``plan.tables``."""
+        ...
+
+    def combine(self, partials: Sequence[Partial], plan: Plan, owned: bool = False) -> Partial:
+        """Merge partials into one of the same layout."""
+        ...
+
+    def finalize(
+        self,
+        partials: Sequence[Partial],
+        plan: Plan,
+        meta: Any,
+        bucket: tuple[int, int] | None = None,
+        owned: bool = False,
+    ) -> Any:
+        """Merge all partials of their groups and compute the outputs.
+
+        ``bucket`` is the number of this output and the number of outputs, where there are several:
+        an unobserved category appears only in the output that its hash names.
+        """
+        ...
+
+    def direct(self, parts: Sequence[Any], plan: Plan, meta: Any) -> Any | None:
+        """Compute the outputs of partitions of equal dtypes in one pass, without a partial.
+
+        None where the engine has no such pass for the plan, or memory lacks for it.
+        """
+        ...
+
+    def direct_of_frame(
+        self, frame: Any, by: Sequence[Any], plan: Plan, meta: Any
+    ) -> tuple[Any, int] | None:
+        """Run ``direct`` for a frame, without a Series for each of its columns.
+
+        Returns the output and the bytes of the columns. None where ``direct`` would give None, or
+        the frame has other columns than the plan.
+        """
+        ...
+
+    def shape_of(self, meta: Any) -> Any:
+        """Return metadata in the form that ``finalize`` needs, which is smaller to send."""
+        ...
+
+    def within_memory(
+        self,
+        what: str,
+        step: Callable[[], T],
+        smaller: Callable[[], T] | None = None,
+        held: list[Any] | None = None,
+    ) -> T:
+        """Return the result of a step, or of a smaller one where memory lacks, or ``MemoryError``.
+
+        ``what`` the step makes is for the error. ``held`` are finished partials of the task, which
+        may be replaced by spilled ones; ``restored`` brings them back.
+        """
+        ...
+
+    def restored(self, partials: list[Any]) -> list[Partial]:
+        """Return partials, those that ``within_memory`` has spilled in memory again."""
+        ...
+
+    def divided(self, run: Sequence[Any]) -> list[Sequence[Any]]:
+        """Divide partitions of equal dtypes into runs that are stacked and reduced at once."""
+        ...
+
+    def stacked(self, parts: Sequence[Sequence[Any]], plan: Plan) -> list[Any]:
+        """Concatenate columns of partitions by position; dtypes are equal by position."""
+        ...
+
+    def bytes_of(self, columns: Iterable[Any]) -> int:
+        """Return the bytes of some columns, roughly."""
+        ...
+
+    def sampled(self, column: Any, step: int) -> Any:
+        """Return every ``step``-th row of a column as a Series of pandas."""
+        ...
+
+    def common_dtype(self, dtypes: Sequence[Any]) -> Any:
+        """Return the dtype that a concatenation of columns has."""
+        ...
+
+    def compatible(self, values: Any, promised: Any) -> tuple[Any, Any]:
+        """Return a column and the dtype under which its partial is merged.
+
+        The dtype is the promised one where the values can be cast to it without loss.
+        """
+        ...
+
+    def of_categories(self, column: Any) -> Any:
+        """Return a categorical column as its values."""
+        ...
+
+    def split(
+        self, tables: Partial, plan: Plan, buckets: int, second: bool = False
+    ) -> list[Partial]:
+        """Divide a partial by key hash into one partial per output.
+
+        ``second``: the partial is of one output, and is divided again by other bits of the hash.
+        """
+        ...
+
+    def concatenated_outputs(self, outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
+        """Concatenate outputs of disjoint groups, sorted by key if the plan says so."""
+        ...
+
+    def divided_outputs(self, output: Any, plan: Plan, outputs: int) -> list[Any]:
+        """Divide an output by key hash, as ``split`` divides partials."""
+        ...
+
+
+class Narrowing(Protocol):
+    """The steps that find quantiles without moving rows; see ``dask_gpuagg.narrowing``.
+
+    Two modules have it: ``host.narrowed`` and ``device.narrowed``. Their ``Brackets`` and counts
+    are only handed on.
+    """
+
+    def is_ready(self) -> bool:
+        """Return whether rows can be counted by brackets."""
+        ...
+
+    def sample(self, run: Sequence[Any], plan: Plan, stride: int) -> Any:
+        """Return one row of each ``stride`` of partitions: keys, and the columns of the targets."""
+        ...
+
+    def aim(self, samples: Sequence[Any], plan: Plan) -> Any:
+        """Return the brackets of all groups, from the samples of all chunks."""
+        ...
+
+    def count(self, keys: Sequence[Any], columns: Sequence[Any], brackets: Any, plan: Plan) -> Any:
+        """Count rows by the sides of their group's brackets, and keep those inside."""
+        ...
+
+    def kept_rows(self, counted: Any) -> int:
+        """Return how many rows ``count`` has kept."""
+        ...
+
+    def widened(self, brackets: Any, counted: Sequence[Any], plan: Plan) -> Any | None:
+        """Return brackets that surely hold the ranks which others missed; None if none did."""
+        ...
+
+    def picked(
+        self,
+        brackets: Any,
+        counted: Sequence[Any],
+        wider: Any | None,
+        again: Sequence[Any],
+        plan: Plan,
+    ) -> Any:
+        """Return one row of each group, with its outputs of whole groups."""
+        ...

@@ -45,8 +45,8 @@ from dask_gpuagg.frontend.methods import ADDED, Added
 from dask_gpuagg.frontend.patches import Hook
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.bucketing import dtypes_in
+from dask_gpuagg.planning.chunks import GroupByQuery
 from dask_gpuagg.planning.lower import physical
-from dask_gpuagg.planning.query import GroupByQuery
 from dask_gpuagg.planning.route import route
 from dask_gpuagg.reporting.events import Planned, Refused, emit, is_dry_run
 from dask_gpuagg.reporting.fallbacks import Reason, UnsupportedGroupBy, note_fallback

@@ -22,7 +22,7 @@ from dask_gpuagg.frontend.extended import ExtendedAggregation
 from dask_gpuagg.frontend.metadata import is_cudf
 from dask_gpuagg.frontend.specification import Parameters, read_function, refuse_several
 from dask_gpuagg.plan import Column, Requested, Unsupported
-from dask_gpuagg.planning.query import GroupByQuery
+from dask_gpuagg.planning.chunks import GroupByQuery
 from dask_gpuagg.settings import for_tasks, settings
 
 # the logical classes that reduce groups, and the aggregation of each

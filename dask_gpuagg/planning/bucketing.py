@@ -1,4 +1,4 @@
-"""Which partitions a task takes: by the worker that holds them, and by their bytes."""
+"""Partitions of a task, by the worker that holds them and by bytes; Parquet files of a read."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Any
 
 import dask
 import numpy as np
 import pandas as pd
+from dask._task_spec import Task
+from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr._expr import Expr
-from dask.dataframe.dask_expr.io import FromGraph
+from dask.dataframe.dask_expr.io import IO, FromGraph
+from dask.dataframe.dask_expr.io.io import FusedIO
+from dask.dataframe.dask_expr.io.parquet import FusedParquetIO, ReadParquet, ReadParquetFSSpec
 from dask.system import CPU_COUNT
 
 from dask_gpuagg.cache import Cache
@@ -30,6 +34,7 @@ from dask_gpuagg.cluster import (
     device_memory,
     is_checked,
 )
+from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class
 from dask_gpuagg.engines import dtypes_of
 from dask_gpuagg.settings import settings
 
@@ -228,14 +233,140 @@ def _may_ask(client: Any) -> bool:
     return is_checked(client) or cluster_problem(client) is None
 
 
-def runs_of_partitions(npartitions: int, tasks: int) -> tuple[tuple[int, ...], ...]:
+def partitions_of_tasks(npartitions: int, tasks: int) -> tuple[tuple[int, ...], ...]:
     """Runs of consecutive partitions, one for each task, none longer than a chunk may be."""
     max_partitions = settings().chunk.partitions or PARTITIONS_OF_A_READER
     number = min(max(tasks, math.ceil(npartitions / max_partitions)), npartitions)
-    return even_runs(range(npartitions), number)
+    return in_even_parts(range(npartitions), number)
 
 
-def even_runs(partitions: Sequence[int], number: int) -> tuple[tuple[int, ...], ...]:
+def in_even_parts(partitions: Sequence[int], number: int) -> tuple[tuple[int, ...], ...]:
     """Partitions cut into so many runs of about equal length."""
     ends = [len(partitions) * i // number for i in range(number + 1)]
     return tuple(tuple(partitions[a:b]) for a, b in pairwise(ends))
+
+
+Buckets = tuple[tuple[int, ...], ...]
+
+# Columns of one read, decoded. Fewer bytes do not keep a reader busy; more only take memory, for
+# some reads are there at a time.
+BYTES_OF_A_READ = 128 << 20
+
+# dtypes of which the metadata of pandas in a file says no more than the file itself
+_PLAIN = (*NUMERIC, *TEMPORAL, "string")
+_WITH_LABELS = (E.Index, E.ResetIndex)
+
+# rows of the first file, by the checksum of all files
+_rows: Cache[str, int] = Cache(64)
+
+
+class SomeFiles(FusedIO):
+    """Some of the files that Dask reads in one call, in a call of their own.
+
+    Operands: the reader, the numbers of its partitions for each call, and the class of the node
+    that reads several.
+    """
+
+    _parameters = ["_expr", "buckets", "kind"]
+
+    @property
+    def _fusion_buckets(self) -> list[list[int]]:
+        return [list(bucket) for bucket in self.operand("buckets")]
+
+    def _task(self, name: Any, index: int) -> Task:
+        task: Task = self.operand("kind")._task(self, name, index)
+        return task
+
+
+def _only_reader(inside: Sequence[Expr]) -> tuple[Any, Any]:
+    """The only node that reads, and its reader of single files; twice ``None`` of several."""
+    sources = [node for node in inside if isinstance(node, IO)]
+    if len(sources) != 1:
+        return None, None
+    (source,) = sources
+    return source, source.operand("_expr") if isinstance(source, FusedIO) else source
+
+
+def _numbered(joined: Sequence[Sequence[Any]]) -> Buckets:
+    """The numbers of single reads, by the partition that several of them were."""
+    ends = accumulate(map(len, joined), initial=0)
+    return tuple(tuple(range(a, b)) for a, b in pairwise(ends))
+
+
+def by_size(
+    frame: Expr, by: Sequence[Any], inside: Sequence[Expr]
+) -> tuple[Expr, tuple[Any, ...], Buckets]:
+    """An input of which each read takes as many files as keep a reader busy, and no more.
+
+    dask-cudf reads up to a thirty-second of a GPU's memory in one call. Several such calls at a
+    time take as many times more, and few calls leave readers without work at the end.
+    """
+    as_they_are = frame, tuple(by), tuple((i,) for i in range(int(frame.npartitions)))
+    source, reader = _only_reader(inside)
+    # the reader of pyarrow's file systems is asked for smaller partitions
+    if not isinstance(reader, ReadParquetFSSpec) or reader is source:
+        return as_they_are
+    files = reader._dataset_info["ds"].get_fragments()
+    # of the first file
+    rows = _rows.of(reader.checksum, lambda: sum(f.metadata.num_rows for f in islice(files, 1)))
+    max_files = max(BYTES_OF_A_READ // max(rows * bytes_of_a_row(reader._meta), 1), 1)
+    reads = [
+        [b[i : i + max_files] for i in range(0, len(b), max_files)] for b in source._fusion_buckets
+    ]
+    calls = tuple(tuple(read) for of_partition in reads for read in of_partition)
+    if len(calls) == len(reads):
+        return as_they_are
+    return *_read_by(SomeFiles(reader, calls, type(source)), source, frame, by), _numbered(reads)
+
+
+def without_labels(frame: Expr, by: Sequence[Any], inside: Sequence[Expr]) -> bool:
+    """Whether of plain columns of files only values are read, no row labels."""
+    read = [node for node in inside if isinstance(node, IO)]
+    done = [node for node in inside if not isinstance(node, IO)]
+    if any(isinstance(n, _WITH_LABELS) or not isinstance(n, E.Elemwise | E.Filter) for n in done):
+        return False
+    if not all(isinstance(b, Expr) or (frame.ndim == 2 and b in frame.columns) for b in by):
+        return False
+    dtypes = [dtype for node in read for dtype in dtypes_in(node._meta)]
+    # the file itself has the instants of times in a zone, as UTC
+    in_zones = any(isinstance(dtype, pd.DatetimeTZDtype) for dtype in dtypes)
+    return not in_zones and all(dtype_class(dtype) in _PLAIN for dtype in dtypes)
+
+
+def _read_by(
+    reader: Expr, source: Expr, frame: Expr, by: Sequence[Any]
+) -> tuple[Expr, tuple[Any, ...]]:
+    """An input and its keys, read by another node."""
+    keys = tuple(b.substitute(source, reader) if isinstance(b, Expr) else b for b in by)
+    files: Any = frame.substitute(source, reader)
+    return files, keys
+
+
+def by_file(
+    frame: Expr, by: Sequence[Any], inside: Sequence[Expr]
+) -> tuple[Expr, tuple[Any, ...], Buckets] | None:
+    """An input that is read file by file, and of its partitions those that were one before."""
+    source, reader = _only_reader(inside)
+    # pyarrow joins what it has decoded faster than it makes frames of small files
+    if not isinstance(reader, ReadParquet) or isinstance(source, FusedParquetIO):
+        return None
+    if reader is source:
+        return frame, tuple(by), tuple((i,) for i in range(source.npartitions))
+    return *_read_by(reader, source, frame, by), _numbered(source._fusion_buckets)
+
+
+def text_keys(frame: Expr, by: Sequence[Any], columns: Sequence[Any]) -> tuple[str, ...]:
+    """Keys of a reader that may be read as dictionaries: text that nothing else reads."""
+    if not isinstance(frame, ReadParquet) or frame.ndim != 2:
+        return ()
+    if any(callable(b) or isinstance(b, Expr) for b in by):
+        return ()
+    promised = frame._meta.dtypes
+    return tuple(
+        b
+        for b in by
+        if isinstance(b, str)
+        and b in promised.index
+        and b not in columns
+        and promised[b] == pd.StringDtype("pyarrow")
+    )

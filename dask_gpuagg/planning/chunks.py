@@ -1,4 +1,4 @@
-"""Chunks: the partitions that one task takes, and the tasks that are run inside of it.
+"""The group-by as the planner has it, and its chunks: the partitions that one task takes.
 
 The partitions of a persisted collection lie on workers. A chunk takes those of one worker, up to
 a share of its memory: it costs one task, and on the device one call of the kernels. There files are
@@ -7,6 +7,7 @@ read ahead of the kernels. What is done to each partition before it is grouped i
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,19 +21,26 @@ from dask.dataframe.dask_expr.io.io import FusedIO
 from dask.dataframe.dask_expr.io.parquet import ReadParquet
 from dask.tokenize import normalize_token
 
+from dask_gpuagg.cluster import current_client
+from dask_gpuagg.engines import DEVICE, HOST, engine_name
+from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.bucketing import (
+    Buckets,
     buckets_of,
-    even_runs,
+    by_file,
+    by_size,
     held_by,
+    in_even_parts,
     located,
-    runs_of_partitions,
+    partitions_of_tasks,
+    text_keys,
+    without_labels,
     workers_of,
 )
-from dask_gpuagg.planning.files import Buckets, by_file, by_size, text_keys, without_labels
 from dask_gpuagg.reporting.text import count_text
 from dask_gpuagg.settings import settings
-from dask_gpuagg.tasks.parquet import as_read
-from dask_gpuagg.tasks.reading import gpuagg_on_chunk
+from dask_gpuagg.streaming import stream
+from dask_gpuagg.tasks.reading import as_read, gpuagg_on_chunk
 
 # The cost of users' functions is unknown: each keeps its own task, and none is run to decide.
 USER_FUNCTIONS = (E.MapPartitions, E.Apply, E.Map)
@@ -99,7 +107,7 @@ class Chunks:
 
     def divided(self, number: int) -> Chunks:
         """These partitions in up to ``number`` times as many tasks."""
-        runs = (even_runs(bucket, min(number, len(bucket))) for bucket in self.buckets)
+        runs = (in_even_parts(bucket, min(number, len(bucket))) for bucket in self.buckets)
         return replace(self, buckets=tuple(run for of_bucket in runs for run in of_bucket))
 
     @cached_property
@@ -209,41 +217,29 @@ def region_of(roots: Sequence[Expr], readers: tuple[type, ...]) -> tuple[list[Ex
     return list(inside.values()), list(outside.values())
 
 
-def chunked(
-    frame: Expr,
-    by: Sequence[Any],
-    in_order: bool,
-    device: bool,
-    shared: bool,
-    columns: Sequence[Any] | None = None,
-    apart: bool = False,
-    streamed: bool = False,
-) -> Chunks | None:
-    """Divide an input into chunks; ``None`` where each partition is a task by itself.
-
-    Of ``columns`` the values are read, row by row; without them partitions must be as Dask makes
-    them. Partials of rows or distinct pairs are kept ``apart``, partitions of the host that a GPU
-    groups are ``streamed``, and an input that another part of the query reads too is ``shared``.
-    """
-    if settings().chunk.partitions == 1 or frame.npartitions == 1:
+def chunked(query: GroupByQuery) -> Chunks | None:
+    """Divide the input of a query into chunks; ``None`` where each partition is a task."""
+    plan, by, device = query.plan, query.by, query.on_device
+    if settings().chunk.partitions == 1 or query.frame.npartitions == 1:
         return None
-    read = frame._meta
-    frame = unprojected(frame, by)
-    roots = [frame, *expressions(by)]
+    streamed = not device and settings().engine == "device" and stays_on_host(plan) is None
+    # row labels are Dask's, and users' functions may write to what they are given
+    as_dask = any(use.state in ("idxmin", "idxmax", "custom") for use in plan.states)
+    frame = unprojected(query.frame, by)
     readers = STREAMED_READERS if streamed else READERS
-    inside, outside = region_of(roots, readers)
+    inside, outside = region_of([frame, *expressions(by)], readers)
     if not outside:
-        if shared:
+        if query.shared:
             return None
         if device or streamed or settings().chunk.partitions is not None:
-            return _of_readers(frame, by, inside, device, streamed, columns is None)
+            return _of_readers(frame, by, inside, device, streamed, as_dask)
         # readers keep all cores of the host busy as it is: a task takes what it took
-        return None if columns is None else _of_files(frame, by, inside, columns, apart)
-    places = located(outside, device, read)
+        return None if as_dask else _of_files(frame, by, inside, plan)
+    places = located(outside, device, query.frame._meta)
     if places is None:
         return None
     held = held_by(outside, places, int(frame.npartitions))
-    buckets = buckets_of(held, places, in_order, device, streamed)
+    buckets = buckets_of(held, places, plan.order_sensitive, device, streamed)
     if len(buckets) == len(held):
         return None
     workers = {place.worker for place in held if place is not None}
@@ -272,10 +268,10 @@ def _of_readers(
     if readers > 1 and not as_dask:
         frame, by, reads = by_size(frame, by, inside)
     if settings().chunk.partitions is None:
-        buckets = runs_of_partitions(int(frame.npartitions), number)
+        buckets = partitions_of_tasks(int(frame.npartitions), number)
     else:
         # of Dask's partitions
-        runs = runs_of_partitions(npartitions, number)
+        runs = partitions_of_tasks(npartitions, number)
         buckets = tuple(tuple(i for part in run for i in reads[part]) for run in runs)
     if len(buckets) == frame.npartitions:
         return None
@@ -284,24 +280,20 @@ def _of_readers(
     return Chunks(frame, tuple(by), buckets, number, readers, texts, kinds)
 
 
-def _of_files(
-    frame: Expr,
-    by: Sequence[Any],
-    inside: Sequence[Expr],
-    columns: Sequence[Any],
-    apart: bool,
-) -> Chunks | None:
+def _of_files(frame: Expr, by: Sequence[Any], inside: Sequence[Expr], plan: Plan) -> Chunks | None:
     """The files of each partition, which the host groups one after the other.
 
-    Few files are taken one by one, where the partials of several would have to be joined
-    (``apart``).
+    Few files are taken one by one, where partials of rows or pairs would have to be joined.
     """
     by_files = by_file(frame, by, inside)
     if by_files is None:
         return None
     files, keys, buckets = by_files
-    if apart and sum(map(len, buckets)) <= MOST_APART:
+    if not plan.is_one_table and sum(map(len, buckets)) <= MOST_APART:
         buckets = tuple((i,) for bucket in buckets for i in bucket)
+    columns = [column.label for column in plan.columns]
+    if not plan.is_one_table or plan.shape == "values":
+        columns += [key.label for key in plan.keys]  # keys of rows, not of groups
     texts = text_keys(files, by, columns)
     return Chunks(files, keys, buckets, workers=0, readers=1, text_keys=texts)
 
@@ -316,3 +308,99 @@ def unprojected(frame: Expr, by: Sequence[Any]) -> Expr:
     ):
         frame = frame.frame
     return frame
+
+
+class Route(enum.Enum):
+    """The way partials take to the partition that finalizes them; ``DIRECT`` without partials.
+
+    ``NARROWED`` where rows stay, and brackets of quantiles are narrowed in two passes.
+    """
+
+    TREE = "tree"
+    EXCHANGE = "exchange"
+    ALIGNED = "aligned"
+    DIRECT = "direct"
+    NARROWED = "narrowed"
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """Route of the partials to the outputs that Dask announced, with the reason.
+
+    Attributes
+    ----------
+    route : Route
+    outputs : int
+        Number of output partitions, as Dask announced it.
+    reason : str
+        Why, for ``explain()``.
+    groups : int, optional
+        Expected number of groups, where anything is known about it.
+    bound : bool
+        Whether there are at most that many.
+    pair_bytes : int, optional
+        Bytes of the distinct pairs that are merged, where a sample tells.
+    pieces : int
+        Tasks that merge the groups of an exchange, before their results are gathered in the
+        outputs; never fewer than those.
+    """
+
+    route: Route
+    outputs: int
+    reason: str
+    groups: int | None = None
+    bound: bool = False
+    pair_bytes: int | None = None
+    pieces: int = 1
+
+    def __dask_tokenize__(self) -> str:
+        return repr(self)
+
+    def __str__(self) -> str:
+        noun = "output" if self.outputs == 1 else "outputs"
+        return f"{self.route.value} into {self.outputs} {noun}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class GroupByQuery:
+    """A logical group-by: its plan, its input and what the user asked of its merging.
+
+    A key is a label, an expression or a callable; ``meta`` is the empty result. ``shared`` says
+    whether another part of the same computation reads the input.
+    """
+
+    plan: Plan
+    frame: Expr
+    by: list[Any]
+    meta: Any
+    split_every: Any
+    shuffle_method: str | None
+    shared: bool = False
+
+    @property
+    def on_device(self) -> bool:
+        """Whether partitions are grouped by the device engine, as partitions of cuDF."""
+        return engine_name(self.meta) == DEVICE
+
+    @property
+    def chunks(self) -> Chunks | None:
+        """The chunks in which the partitions are reduced, if there are any."""
+        # in Python 3.11 a cached property would let all threads wait for one that asks a scheduler
+        attributes = vars(self)
+        if "_chunks" not in attributes:
+            attributes["_chunks"] = chunked(self)
+        chunks: Chunks | None = attributes["_chunks"]
+        return chunks
+
+
+def stays_on_host(plan: Plan) -> str | None:
+    """Why host partitions stay on the host; of a cluster's GPUs its workers know."""
+    return stream.refusal(plan) or (stream.obstacle() if current_client() is None else None)
+
+
+def where_it_runs(query: GroupByQuery) -> str | None:
+    """The engine of a query, as ``explain()`` names it."""
+    if query.on_device or settings().engine != "device":
+        return engine_name(query.meta)
+    reason = stays_on_host(query.plan)
+    return f"{HOST}: {reason}" if reason else f"{DEVICE}, host partitions are streamed through it"

@@ -22,15 +22,24 @@ from dask_gpuagg.engines.device.support import of_rows, one_pass
 from dask_gpuagg.narrowing import is_narrowed, rows_inside, stride_of, targets
 from dask_gpuagg.planning import nodes
 from dask_gpuagg.planning.bucketing import CHUNKS_OF_A_GPU, gpus, size_of
-from dask_gpuagg.planning.chunks import STREAMED_READERS, Chunks, unprojected
-from dask_gpuagg.planning.estimates import dtype_bound, estimate_groups, holds_data, rows_of
+from dask_gpuagg.planning.chunks import (
+    STREAMED_READERS,
+    Chunks,
+    GroupByQuery,
+    Route,
+    Routing,
+    unprojected,
+)
 from dask_gpuagg.planning.nodes import Promised
-from dask_gpuagg.planning.query import GroupByQuery, Route, Routing
 from dask_gpuagg.planning.route import (
     BYTES_ON_HOST,
     MERGED_ON_HOST,
     PIECES_OF_A_GPU,
     bytes_of_a_group,
+    dtype_bound,
+    estimate_groups,
+    holds_data,
+    rows_of,
 )
 from dask_gpuagg.reporting.text import count_text
 from dask_gpuagg.settings import settings
@@ -74,13 +83,15 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
         few = outputs < aligned.npartitions
         return Repartition(aligned, new_partitions=outputs) if few else aligned
     chunks = query.chunks
-    if chunks is not None and len(chunks) == 1 and query.shuffle_method is None:
-        return nodes.GroupByChunkDirect(chunks, plan, promised, outputs, decision)
     alone = query.frame.npartitions == outputs == 1
     if alone and query.on_device and (one_pass(plan) or of_rows(plan)):
         return nodes.GroupByDirect(query.frame, plan, promised, decision, *query.by)
     spread = _is_spread(query, decision)
-    merged: Expr | None = narrowed(query, decision)
+    merged: Expr | None
+    if chunks is not None and len(chunks) == 1 and query.shuffle_method is None:
+        merged = nodes.GroupByChunkDirect(chunks, plan, promised, decision)
+    else:
+        merged = narrow(query, decision)
     if merged is None and (at_once or (decision.route is Route.TREE and not spread)):
         partials = _partials(query, chunks)
         merged = nodes.GroupByTree(partials, plan, promised, decision, query.split_every)
@@ -210,7 +221,7 @@ def _bytes_of_rows(query: GroupByQuery) -> int | None:
     return None if rows is None else rows * sum(size_of(column.dtype) for column in columns)
 
 
-def narrowed(query: GroupByQuery, decision: Routing) -> Expr | None:
+def narrow(query: GroupByQuery, decision: Routing) -> Expr | None:
     """The node of a query whose rows need not be exchanged, or ``None``.
 
     They are read twice, so they have to be in memory; how many there are, and in how many groups,

@@ -34,9 +34,8 @@ from dask.dataframe.dask_expr._reductions import TreeReduce
 
 from dask_gpuagg.engines import HOST, engine_name, engine_of
 from dask_gpuagg.plan import Plan
-from dask_gpuagg.planning.chunks import Chunks
-from dask_gpuagg.planning.query import Route
-from dask_gpuagg.tasks import narrowing, tasks
+from dask_gpuagg.planning.chunks import Chunks, Route
+from dask_gpuagg.tasks import tasks
 
 
 class Promised:
@@ -177,20 +176,18 @@ class GroupByChunks(GroupByNode):
 
 
 class GroupByChunkDirect(GroupByNode):
-    """The only chunk made the outputs."""
+    """The only chunk made an output."""
 
-    _parameters = ["chunks", "plan", "promised", "outputs", "decision"]
-    _prefix, route = "gpuagg_direct", Route.DIRECT
+    _parameters = ["chunks", "plan", "promised", "decision"]
+    _prefix, _step, route = "gpuagg_direct", "direct", Route.DIRECT
+
+    def _number(self) -> int:
+        return 1
 
     def _layer(self) -> dict[Any, Any]:
-        divided = self.outputs > 1
-        name = f"gpuagg_chunk-{self.deterministic_token}" if divided else self._name
-        options = {"plan": self.plan, "meta": self.promised.sent, "outputs": self.outputs}
-        layer: dict[Any, Any] = self.chunks.layer(name, tasks.gpuagg_chunk_direct, **options)
-        return layer | _taken_apart((name, 0), _keys_of(self)) if divided else layer
-
-    def _steps(self) -> dict[str, int]:
-        return {"direct": 1, "divide": self.outputs if self.outputs > 1 else 0}
+        options = {"plan": self.plan, "meta": self.promised.sent}
+        layer: dict[Any, Any] = self.chunks.layer(self._name, tasks.gpuagg_chunk_direct, **options)
+        return layer
 
 
 class GroupByTree(GroupByNode, TreeReduce):
@@ -256,11 +253,6 @@ class GroupByExchange(GroupByNode):
 
     @property
     def _has_barrier(self) -> bool:
-        """Whether all pieces are taken out of their splits before the first output is made.
-
-        A split holds the pieces of all outputs until the last is taken. On a device its memory is
-        needed: the pieces of an output are to be gone when it is made.
-        """
         return bool(self.promised.on_device)
 
     def _layer(self) -> dict[Any, Task]:
@@ -276,6 +268,8 @@ class GroupByExchange(GroupByNode):
         for i, key in enumerate(splits):
             pieces = [(piece, j, i) for j in range(outputs)]
             layer |= _taken_apart(key, pieces)
+            # A split holds the pieces of all outputs until the last is taken. On a device its
+            # memory is needed: the pieces of an output are to be gone when it is made.
             if self._has_barrier:
                 layer[barrier, i] = Task((barrier, i), tasks.gpuagg_barrier, _refs(pieces))
                 barriers.append((barrier, i))
@@ -349,13 +343,13 @@ class GroupByNarrowed(GroupByNode):
             layer[key] = Task(key, run, *arguments, plan)
             return TaskRef(key)
 
-        sampled = of_chunks("sample_rows", narrowing.gpuagg_sample_rows, stride=self.stride)
-        aim = of_all("aim", narrowing.gpuagg_aim, sampled, self.max_inside)
-        counted = of_chunks("count_sides", narrowing.gpuagg_count_sides, aim=aim)
-        wider = of_all("widen", narrowing.gpuagg_widen, aim, counted)
-        again = of_chunks("recount_sides", narrowing.gpuagg_recount_sides, wider=wider)
+        sampled = of_chunks("sample_rows", tasks.gpuagg_sample_rows, stride=self.stride)
+        aim = of_all("aim", tasks.gpuagg_aim, sampled, self.max_inside)
+        counted = of_chunks("count_sides", tasks.gpuagg_count_sides, aim=aim)
+        wider = of_all("widen", tasks.gpuagg_widen, aim, counted)
+        again = of_chunks("recount_sides", tasks.gpuagg_recount_sides, wider=wider)
         last, passes = (self._name, 0), (aim, counted, wider, again)
-        layer[last] = Task(last, narrowing.gpuagg_pick, *passes, plan, self.promised.sent)
+        layer[last] = Task(last, tasks.gpuagg_pick, *passes, plan, self.promised.sent)
         return layer
 
     def _steps(self) -> dict[str, int]:

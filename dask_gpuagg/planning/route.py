@@ -1,22 +1,361 @@
-"""How partial results are merged: by a tree, by an exchange, or not at all."""
+"""The expected number of groups, and the route of partials: a tree, an exchange, or none.
+
+The number comes from metadata: key dtypes that bound the groups, frames held in memory. Where that
+leaves it open and there are many partitions, the distinct keys of three partitions are computed, if
+that costs no more than reading them. Of a few partitions in this process some rows are read.
+"""
 
 from __future__ import annotations
 
 import math
+import sys
+import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations, islice
 from typing import Any
 
+import dask
 import numpy as np
+import pandas as pd
+from dask._task_spec import DataNode
+from dask.base import get_scheduler, tokenize
 from dask.dataframe.dask_expr import _groupby as G
+from dask.dataframe.dask_expr._expr import Blockwise, Expr, Projection
 from dask.dataframe.dask_expr._merge import BroadcastJoin, HashJoinP2P, Merge
 from dask.dataframe.dask_expr._shuffle import ShuffleBase
+from dask.dataframe.dask_expr.io import IO, FromGraph, FromPandas
+from dask.dataframe.dask_expr.io.io import FusedIO
 from dask.utils import format_bytes, get_default_shuffle_method
 
-from dask_gpuagg.cluster import protocol
-from dask_gpuagg.plan import Unsupported
+from dask_gpuagg.cache import Cache
+from dask_gpuagg.cluster import cluster_problem, current_client, protocol
+from dask_gpuagg.engines import engine_of
+from dask_gpuagg.engines.host.grouping import group
+from dask_gpuagg.plan import Column, Plan, StateUse, Unsupported
 from dask_gpuagg.planning.bucketing import bytes_of_a_row, gpus, size_of
-from dask_gpuagg.planning.estimates import FEW_PARTITIONS, GroupEstimate, estimate_groups
-from dask_gpuagg.planning.query import GroupByQuery, Route, Routing
+from dask_gpuagg.planning.chunks import (
+    USER_FUNCTIONS,
+    Chunks,
+    GroupByQuery,
+    Route,
+    Routing,
+    expressions,
+)
+from dask_gpuagg.reporting.fallbacks import note_fallback
+from dask_gpuagg.settings import settings
+from dask_gpuagg.tasks.reading import frame_of
+from dask_gpuagg.tasks.tasks import KeySample, gpuagg_chunk, gpuagg_sample
+
+# Dask's limit: up to this number of partitions it reduces by a tree
+FEW_PARTITIONS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEstimate:
+    """Expected number of groups, ``None`` when nothing is known, or a bound of it.
+
+    ``how`` says where it comes from. A sample of rows tells about how many ``rows`` there are, and
+    one of distinct pairs of key and value the bytes of the column that has most.
+    """
+
+    groups: int | None
+    bound: bool
+    how: str
+    rows: int | None = None
+    pair_bytes: int | None = None
+
+
+def dtype_bound(dtype: Any) -> int | None:
+    """Largest number of distinct keys (null included) that a dtype admits, if small."""
+    if isinstance(dtype, pd.CategoricalDtype):
+        unknown = "__UNKNOWN_CATEGORIES__" in map(str, dtype.categories[:1])
+        return None if unknown else len(dtype.categories) + 1
+    numpy_dtype = getattr(dtype, "numpy_dtype", dtype)
+    if not isinstance(numpy_dtype, np.dtype) or numpy_dtype.itemsize != 1:
+        return None
+    return {"b": 2 + 1, "i": 256 + 1, "u": 256 + 1}.get(numpy_dtype.kind)
+
+
+def from_metadata(dtypes: Sequence[Any], rows: int | None) -> GroupEstimate:
+    """Upper bound on the groups from the keys' dtypes and the number of rows."""
+    bounds = [bound for dtype in dtypes if (bound := dtype_bound(dtype)) is not None]
+    if len(bounds) == len(dtypes) and (rows is None or math.prod(bounds) <= rows):
+        return GroupEstimate(math.prod(bounds), True, "the keys' dtypes admit no more")
+    if rows is not None:
+        return GroupEstimate(rows, True, f"there are {rows:,} rows")
+    return GroupEstimate(None, False, "the metadata does not bound the groups")
+
+
+def from_samples(samples: Sequence[KeySample], npartitions: int) -> int:
+    """Estimate the number of groups from the distinct keys of some rows of some partitions.
+
+    By capture and recapture (Petersen 1896, Lincoln 1930) two partitions with ``a`` and ``b``
+    distinct keys of which ``c`` are shared point to ``a * b / c`` keys in all. The pair that points
+    to most keys counts: too many expected groups cost an exchange, too few the memory of a worker.
+    Without shared keys (sorted or clustered data) every partition is taken to bring keys of its
+    own. A partition has as many as the repetitions within its sample point to: of ``n`` keys, ``t``
+    rows repeat about ``t * t / 2 n``. Of keys of which few have most rows, a sample that is not all
+    rows finds too few.
+    """
+    counts = [len(sample.keys[0]) for sample in samples]
+    columns = [
+        pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
+        for parts in zip(*(sample.keys for sample in samples), strict=True)
+    ]
+    groups = group(columns, dropna=False)
+    seen = np.zeros((len(samples), groups.n), dtype=bool)
+    seen[np.repeat(np.arange(len(samples)), counts), groups.codes] = True
+    of_partitions = map(_keys_of_a_partition, counts, samples)
+    limit = round(sum(of_partitions) / len(counts) * npartitions)
+    pairs = []
+    for a, b in combinations(range(len(samples)), 2):
+        shared = int((seen[a] & seen[b]).sum())
+        pairs.append(round(counts[a] * counts[b] / shared) if shared else limit)
+    return max(min(limit, max(pairs, default=0)), groups.n)
+
+
+def _keys_of_a_partition(distinct: int, sample: KeySample) -> int:
+    taken, repeated = sample.taken, sample.taken - distinct
+    if sample.rows == taken or repeated >= distinct:
+        return distinct
+    return min(sample.rows, taken * taken // (2 * repeated)) if repeated else sample.rows
+
+
+# estimates of recent queries; a query is usually explained, optimized and computed in a row
+_recent: Cache[tuple[str, ...], GroupEstimate] = Cache(256)
+
+
+class _InputFailed(Exception):
+    """The partitions of a sample could not be computed; the cause says why."""
+
+
+def estimate_groups(
+    query: GroupByQuery, enough: int, chunks: Chunks | None = None
+) -> GroupEstimate:
+    """How many groups a query will have, as far as this is known before it runs."""
+    query = _unfused(query)
+    bound = from_metadata([k.dtype for k in query.plan.keys], rows_of(query.frame))
+    # columns whose distinct pairs decide whether one task merges them, or several
+    may_gather = not (query.on_device or query.frame.ndim == 1 or query.shuffle_method is not None)
+    pairs = query.plan.pairs if may_gather and get_default_shuffle_method() == "p2p" else ()
+    # a bound beyond the limit says nothing about how many groups there are
+    if bound.groups is None or bound.groups > enough:
+        return _of_sample(query, chunks, pairs, bound.how)
+    if not pairs:
+        return bound
+    return replace(bound, pair_bytes=_of_sample(query, chunks, pairs, bound.how).pair_bytes)
+
+
+def _unfused(query: GroupByQuery) -> GroupByQuery:
+    """The query on single files, where Dask reads several narrow ones as one partition."""
+    # other nodes and sources have as many partitions as the inputs had when they were fused
+    if not all(
+        isinstance(node, FusedIO) or (isinstance(node, Blockwise) and not isinstance(node, IO))
+        for node in _nodes_of(query)
+    ):
+        return query
+    roots = [query.frame, *query.by]
+    for i, root in enumerate(roots):
+        for node in root.find_operations(FusedIO) if isinstance(root, Expr) else ():
+            roots[i] = roots[i].substitute(node, node.operand("_expr"))
+    return replace(query, frame=roots[0], by=roots[1:])
+
+
+def _of_sample(
+    query: GroupByQuery, chunks: Chunks | None, pairs: Sequence[int], how: str
+) -> GroupEstimate:
+    """Estimate from a sample, where one is taken; ``how`` says what is known without one."""
+    few = query.frame.npartitions <= FEW_PARTITIONS and chunks is None
+    if few and (query.frame.npartitions == 1 or not _in_memory(query)):
+        return GroupEstimate(None, False, how)
+    if settings().sample == "never":
+        return GroupEstimate(None, False, "gpuagg.sample is 'never'")
+    if chunks is not None and chunks.readers:
+        return GroupEstimate(None, False, "reading keys costs more than an exchange")
+    # the schema is part of the identity: masked and plain arrays of equal values share a token
+    kind = "rows" if few or chunks is not None else "partitions"
+    plan = query.plan
+    by = (b._name if isinstance(b, Expr) else repr(b) for b in query.by)
+    keys = (f"dropna={plan.dropna}", *(str(k) for k in plan.keys), *by)
+    name = (kind, query.frame._name, *keys, *(repr(plan.columns[c].label) for c in pairs))
+    estimate = _recent.get(name)
+    if estimate is None:
+        # it asks the scheduler, which an estimate that is there needs not
+        obstacle = _obstacle(query)
+        if obstacle is not None:
+            return GroupEstimate(None, False, obstacle)
+        try:
+            if few and chunks is None:
+                chunks = _lowered(query.frame, query.by)
+            estimate = _sample(query, pairs) if chunks is None else _sample_rows(query, chunks)
+        except _InputFailed as failure:
+            # the query itself will raise the same error
+            return GroupEstimate(None, False, f"sampling failed: {failure.__cause__!r}")
+        except Exception as error:
+            reason = f"sampling failed: {error!r}"
+            call = f"by {', '.join(str(key.label) for key in plan.keys)}"
+            how = "is planned without an estimate of its groups"
+            note_fallback("-".join(name), call, reason, cause=error, how=how)
+            return GroupEstimate(None, False, reason)
+        _recent.put(name, estimate)
+    return estimate
+
+
+def rows_of(frame: Expr) -> int | None:
+    """Rows of an input at most, where it is a filter or projection of a frame held in memory."""
+    nodes = list(frame.walk())
+    if not all(map(_is_plain, nodes)):
+        return None
+    rows = [_rows_held(node) for node in nodes if isinstance(node, IO)]
+    numbers = [number for number in rows if number is not None]
+    return max(numbers) if numbers and len(numbers) == len(rows) else None
+
+
+def _is_plain(node: Any) -> bool:
+    return isinstance(node, Blockwise | IO) and not isinstance(node, USER_FUNCTIONS)
+
+
+def _rows_held(source: Expr) -> int | None:
+    """Rows of a source whose data this process holds."""
+    if isinstance(source, FromPandas):
+        return len(source.frame)
+    if not isinstance(source, FromGraph):
+        return None
+    data = [v.value if isinstance(v, DataNode) else v for v in source.operand("layer").values()]
+    return sum(map(len, data)) if data and all(hasattr(type(v), "dtypes") for v in data) else None
+
+
+def _nodes_of(query: GroupByQuery) -> list[Any]:
+    return [node for root in (query.frame, *expressions(query.by)) for node in root.walk()]
+
+
+def _in_memory(query: GroupByQuery) -> bool:
+    """Whether the input, as it is grouped, is already in this process's memory."""
+    return all(
+        isinstance(node, Projection) or (isinstance(node, IO) and _rows_held(node) is not None)
+        for node in _nodes_of(query)
+    )
+
+
+def _obstacle(query: GroupByQuery) -> str | None:
+    """Why the input cannot be sampled cheaply; ``None`` if it can."""
+    if any(callable(b) and not isinstance(b, Expr) for b in query.by):
+        return "a key is a function"
+    for node in _nodes_of(query):
+        if isinstance(node, FromGraph) and not holds_data(node):
+            return "the input is a graph of unknown cost"
+        if not _is_plain(node):
+            return f"the input is computed by {type(node).__name__}"
+    client = current_client()
+    if client is not None and client.asynchronous:
+        return "the client is asynchronous"
+    problem = cluster_problem()  # such a worker would let the sample hang as well
+    if problem is not None:
+        return problem
+    state = getattr(sys.modules.get("distributed.worker"), "thread_state", None)
+    if getattr(state, "execution_state", None):
+        return "the planner runs inside a task"
+    return None
+
+
+def holds_data(node: FromGraph) -> bool:
+    """Whether a graph is the data of a persisted collection: futures, or values."""
+    layer = node.operand("layer")
+    future = getattr(sys.modules.get("distributed.client"), "Future", None)
+    kinds = (DataNode,) if future is None else (DataNode, future)
+    return all(isinstance(v, kinds) or hasattr(type(v), "dtypes") for v in dict(layer).values())
+
+
+def _sample(query: GroupByQuery, pairs: Sequence[int]) -> GroupEstimate:
+    """Estimate from all keys of three partitions, and the pairs from rows of them."""
+    frame, plan = query.frame, query.plan
+    values = [plan.columns[c] for c in pairs]
+    labels = [b for b in query.by if not isinstance(b, Expr)] + [c.label for c in values]
+    if frame.ndim == 2:
+        columns = [c for c in frame.columns if c in labels] or list(frame.columns[:1])
+        frame = Projection(frame, columns)
+    steps: list[Step] = [(gpuagg_chunk, _keys_only(query), ())]
+    steps += [(gpuagg_sample, _keys_only(query, value), (value.label,)) for value in values]
+    partials, *of_pairs = _of_three(_lowered(frame, query.by), *steps)
+    npartitions = int(frame.npartitions)
+    samples = []
+    for partial in partials:
+        columns_of_keys = [partial["groups"][f"k{i}"] for i in range(len(plan.keys))]
+        keys = [engine_of(column).sampled(column, 1) for column in columns_of_keys]
+        samples.append(KeySample(keys, len(keys[0]), len(keys[0])))
+    nbytes = [
+        from_samples(of_value, npartitions) * sum(size_of(c.dtype) for c in (*plan.keys, value))
+        for value, of_value in zip(values, of_pairs, strict=True)
+    ]
+    how = f"sampled {len(samples)} of {npartitions} partitions"
+    groups = from_samples(samples, npartitions)
+    return GroupEstimate(groups, False, how, pair_bytes=max(nbytes, default=None))
+
+
+def _sample_rows(query: GroupByQuery, chunks: Chunks) -> GroupEstimate:
+    """Estimate from some rows of three partitions."""
+    npartitions = int(query.frame.npartitions)
+    (samples,) = _of_three(chunks, (gpuagg_sample, _keys_only(query), ()))
+    how = f"sampled rows of {len(samples)} of {npartitions} partitions"
+    rows = round(sum(sample.rows for sample in samples) / len(samples) * npartitions)
+    return GroupEstimate(from_samples(samples, npartitions), False, how, rows)
+
+
+def _lowered(frame: Expr, by: Sequence[Any]) -> Chunks:
+    """An input for ``_of_three``; what reads it runs in tasks of its own.
+
+    It is not tuned: that would fuse the chosen partitions with their neighbours.
+    """
+    lowered: Any = frame.simplify().lower_completely()
+    keys = (b.simplify().lower_completely() if isinstance(b, Expr) else b for b in by)
+    return Chunks(lowered, tuple(keys), (), workers=0, inside=())
+
+
+# A task, its plan, and the keys that it has besides.
+Step = tuple[Any, Plan, tuple[Any, ...]]
+
+
+def _of_three(chunks: Chunks, *steps: Step) -> list[list[Any]]:
+    """The results of each step for three partitions, which are read once for all of them."""
+    npartitions = int(chunks.frame.npartitions)
+    three = sorted({0, npartitions // 2, npartitions - 1})
+    graph: dict[Any, Any] = {}
+    keys = []
+    for node in chunks.region[1]:
+        if isinstance(node, Blockwise):
+            for i in three if node.npartitions > 1 else [0]:
+                graph[node._name, i] = node._task((node._name, i), i)
+    for run, plan, by in steps:
+        buckets = tuple((i,) for i in three)
+        of_step = replace(chunks, by=(*chunks.by, *by), buckets=buckets, readers=0)
+        name = f"{run.__name__}-{tokenize(of_step, plan)}"
+        graph |= of_step.layer(name, run, plan=plan)
+        keys += [(name, i) for i in range(len(three))]
+    results = iter(_computed(graph, keys))
+    return [list(islice(results, len(three))) for _ in steps]
+
+
+def _keys_only(query: GroupByQuery, *further: Column) -> Plan:
+    size = (StateUse("size", ()),)
+    return Plan((*query.plan.keys, *further), (), size, (), dropna=query.plan.dropna)
+
+
+def _computed(graph: Any, keys: list[Any]) -> list[Any]:
+    """The results of tasks; ``_InputFailed`` where the input fails, not a task of ours."""
+    get = get_scheduler() or dask.threaded.get
+    try:
+        results: list[Any] = get(graph, keys)
+    except Exception as error:
+        # by name: errors of a worker come with a copy of their traceback
+        names = {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
+        ours = {gpuagg_chunk.__name__, gpuagg_sample.__name__}
+        # the steps of the input run inside of a task of ours, by ``frame_of``
+        if not names.isdisjoint(ours) and frame_of.__name__ not in names:
+            raise
+        raise _InputFailed from error
+    return results
+
 
 # "Partitions of around 100 MB", Dask's best practices
 BYTES_ON_HOST = 100_000_000

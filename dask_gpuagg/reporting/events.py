@@ -9,7 +9,6 @@ event          emitted                                sinks
 ``Planned``    when a group-by is lowered to a plan   session, ``profile``, ``explain``
 ``Refused``    when stock Dask has to lower it        ``explain``
 ``FellBack``   when something runs otherwise          session, ``profile``
-``Progress``   while a task works                     progress of the worker
 ``Step``       when a task ends                       session, ``profile``, latest runs
 ``Kernel``     when a call of the kernels ends        session, ``profile``, latest runs
 =============  =====================================  ==========================================
@@ -74,12 +73,6 @@ class FellBack(NamedTuple):
     name: str = ""  # of the query; none of a task
 
 
-class Progress(NamedTuple):
-    """Rows of partitions that a running task has taken."""
-
-    rows: int
-
-
 class Step(NamedTuple):
     """A task has ended; its numbers are those of ``profiling.Step``."""
 
@@ -100,7 +93,7 @@ class Kernel(NamedTuple):
 
 Sink = Callable[[Any], None]
 
-_KINDS = (Planned, Refused, FellBack, Progress, Step, Kernel)
+_KINDS = (Planned, Refused, FellBack, Step, Kernel)
 # replaced as a whole, so that events need no lock
 _sinks: dict[type, tuple[Sink, ...]] = dict.fromkeys(_KINDS, ())
 _lock = Lock()
@@ -136,16 +129,6 @@ def unregister(sink: Sink) -> None:
     with _lock:
         for kind, sinks in _sinks.items():
             _sinks[kind] = tuple(other for other in sinks if other != sink)
-
-
-@contextmanager
-def listening(sink: Sink, *kinds: type) -> Iterator[None]:
-    """Register a sink inside of a block."""
-    register(sink, *kinds)
-    try:
-        yield
-    finally:
-        unregister(sink)
 
 
 @contextmanager

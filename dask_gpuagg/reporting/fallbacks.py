@@ -1,19 +1,16 @@
-"""The record of planned and refused group-bys, and warnings about fallbacks."""
+"""Reasons of fallbacks, and warnings about them."""
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections import Counter, OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
-from threading import Lock
 from types import FrameType
-from typing import Any
 
-from dask_gpuagg.cache import Cache, after_fork
+from dask_gpuagg.cache import Cache
 from dask_gpuagg.plan import Unsupported
-from dask_gpuagg.reporting.events import Fallback, FellBack, Planned, emit, is_dry_run
+from dask_gpuagg.reporting.events import Fallback, FellBack, emit, is_dry_run
 from dask_gpuagg.settings import settings
 
 
@@ -55,80 +52,6 @@ class Reason:
 
     def __str__(self) -> str:
         return f"{self.what}: {self.reason}"
-
-
-# queries whose names are remembered, and fallbacks that are told apart
-_NAMES = 10_000
-_FALLBACKS = 1_000
-# of all tallies
-_lock = Lock()
-
-
-class Tally:
-    """Counts queries since the last reset; each distinct query counts once, by its name.
-
-    ``planned`` has the names of the queries planned last as its keys, ``fallbacks`` the reasons of
-    those that fell back last by their names.
-    """
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """Start counting anew."""
-        with _lock:
-            self.planned: OrderedDict[str, None] = OrderedDict()
-            self.fallbacks: OrderedDict[str, str] = OrderedDict()
-            self._queries = 0
-            self._entries: OrderedDict[Fallback, int] = OrderedDict()
-
-    def plan(self, event: Planned) -> None:
-        """Count a query that is planned."""
-        name = event.node._name
-        with _lock:
-            if name not in self.planned:
-                self._queries += 1
-                self.planned[name] = None
-                _limit(self.planned, _NAMES)
-
-    def fall_back(self, event: FellBack) -> None:
-        """Count a query that falls back, or a task that does."""
-        fallback, name = event
-        with _lock:
-            if name:
-                if self.fallbacks.get(name) == fallback.reason:
-                    return
-                self.fallbacks[name] = fallback.reason
-                _limit(self.fallbacks, _NAMES)
-            self._entries[fallback] = self._entries.pop(fallback, 0) + 1
-            _limit(self._entries, _FALLBACKS)
-
-    def reasons(self) -> Counter[str]:
-        """How often each reason led to a fallback."""
-        with _lock:
-            return Counter(self.fallbacks.values())
-
-    def counted(self) -> tuple[int, dict[Fallback, int]]:
-        """The number of queries that were planned, and of each fallback."""
-        with _lock:
-            return self._queries, dict(self._entries)
-
-
-def _limit(entries: OrderedDict[Any, Any], limit: int) -> None:
-    while len(entries) > limit:
-        entries.popitem(last=False)
-
-
-# of the session
-tally = Tally()
-
-
-@after_fork
-def _reset() -> None:
-    """In the child: it has planned nothing yet."""
-    global _lock
-    _lock = Lock()
-    tally.reset()
 
 
 # lines of users' code that were warned about, with the message: queries are lowered several times

@@ -1,4 +1,4 @@
-"""Tasks and kernels of this process: their events, totals by step, and the latest of them."""
+"""Queries, tasks and kernels of this process: their totals, and the latest of them."""
 
 from __future__ import annotations
 
@@ -10,23 +10,18 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from dask_gpuagg.cache import after_fork
-from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.cache import Cache, OfObjects, after_fork
 from dask_gpuagg.plan import short
 from dask_gpuagg.reporting.events import (
     Fallback,
     FellBack,
     Kernel,
     Planned,
-    Progress,
     Step,
     emit,
     register,
     unregister,
 )
-from dask_gpuagg.reporting.fallbacks import Tally, tally
 from dask_gpuagg.settings import using
 
 if TYPE_CHECKING:
@@ -42,8 +37,8 @@ STEPS = (
 _OF_PARTITIONS = frozenset(("partial", "chunk", "direct", "count"))
 # the latest runs, the totals of a recorder, and the recorders of ``profile`` that are remembered
 _RUNS, _TOTALS, _RECORDERS = 1_000, 1_000, 32
-# plans that are compared with that of a task: of equal ones one is remembered
-_PLANS = 8
+# queries whose names a recorder remembers, and fallbacks that it tells apart
+_NAMES, _FALLBACKS = 10_000, 1_000
 # outputs and keys that the description of a query names
 _SHOWN = 4
 
@@ -83,9 +78,11 @@ class Task:
     def saw(self, engine: str | None, rows: int = 0, groups: int = 0, nbytes: int = 0) -> None:
         """Say what went in and came out; several times, where a task has several inputs."""
         self.engine = engine or ""
+        global _rows_done
         self.rows += rows
         if self._step in _OF_PARTITIONS:
-            emit(Progress(rows))
+            with _lock:
+                _rows_done += rows
         self.groups += groups
         self.nbytes += nbytes
 
@@ -151,23 +148,40 @@ class Measured(NamedTuple):
 
 
 class Recorder:
-    """A sink that adds up queries, tasks and kernels.
+    """A sink that adds up queries, tasks and kernels; each distinct query counts once, by its name.
 
-    That of a ``profile`` has a token and tells queries apart; that of the session does not.
+    That of a ``profile`` has a token and adds up each query by itself; that of the session does
+    not. ``planned`` has the names of the queries planned last as its keys, ``fallbacks`` the
+    reasons of those that fell back last by their names.
     """
 
-    def __init__(self, token: str, queries: Tally) -> None:
+    def __init__(self, token: str = "") -> None:
         self.token = token
-        self.queries = queries
-        self.totals: OrderedDict[What, Total] = OrderedDict()
+        self.reset()
+
+    def reset(self) -> None:
+        """Start anew."""
+        with _lock:
+            self.totals: OrderedDict[What, Total] = OrderedDict()
+            self.planned: OrderedDict[str, None] = OrderedDict()
+            self.fallbacks: OrderedDict[str, str] = OrderedDict()
+            self._queries = 0
+            self._entries: OrderedDict[Fallback, int] = OrderedDict()
 
     def __call__(self, event: Any) -> None:
         """Add an event."""
         match event:
-            case Planned():
-                self.queries.plan(event)
-            case FellBack():
-                self.queries.fall_back(event)
+            case Planned(node):
+                with _lock:
+                    self._queries += node._name not in self.planned
+                    _put(self.planned, node._name, None, _NAMES)
+            case FellBack(fallback, name):
+                with _lock:
+                    if name and self.fallbacks.get(name) == fallback.reason:
+                        return
+                    if name:
+                        _put(self.fallbacks, name, fallback.reason, _NAMES)
+                    _put(self._entries, fallback, self._entries.get(fallback, 0) + 1, _FALLBACKS)
             case Step(plan, step, engine, rows, groups, nbytes, seconds):
                 total = Total(1, seconds, rows, groups, nbytes, longest=seconds)
                 self._add(plan, total, step, engine)
@@ -184,28 +198,34 @@ class Recorder:
         with _lock:
             if what in self.totals:
                 self.totals[what].add(total)
-                return
-            self.totals[what] = total
-            if len(self.totals) > _TOTALS:
-                self.totals.popitem(last=False)
+            else:
+                _put(self.totals, what, total, _TOTALS)
 
     def measured(self) -> Measured:
         """Read the recorder."""
         with _lock:
             totals = {what: replace(total) for what, total in self.totals.items()}
-        return Measured(_process, self.token, totals, *self.queries.counted())
+            return Measured(_process, self.token, totals, self._queries, dict(self._entries))
+
+
+def _put(entries: OrderedDict[Any, Any], key: Any, value: Any, limit: int) -> None:
+    """Put an entry at the end, and drop the first ones beyond the limit."""
+    entries[key] = value
+    entries.move_to_end(key)
+    while len(entries) > limit:
+        entries.popitem(last=False)
 
 
 _lock = Lock()
 _process = uuid.uuid4().hex
-session = Recorder("", tally)
+session = Recorder()
 _recorders: OrderedDict[str, Recorder] = OrderedDict()
 
 
 def begin(token: str) -> None:
     """Record from now on what this process runs, for a ``profile``."""
     if token not in _recorders:
-        _recorders[token] = recorder = Recorder(token, Tally())
+        _recorders[token] = recorder = Recorder(token)
         register(recorder, Planned, FellBack, Step, Kernel)
     while len(_recorders) > _RECORDERS:
         _, oldest = _recorders.popitem(last=False)
@@ -213,16 +233,11 @@ def begin(token: str) -> None:
 
 
 def end(token: str) -> Measured:
-    """Read what was recorded; all that this process ever ran, where it did not begin."""
+    """Read what was recorded; all that this process ever ran, where no recorder has the token."""
     recorder = _recorders.get(token, session)
     if recorder is not session:
         unregister(recorder)
     return recorder.measured()
-
-
-def measured() -> Measured:
-    """Read what this process has run, of all queries."""
-    return session.measured()
 
 
 def activity() -> list[list[Any]]:
@@ -240,20 +255,15 @@ def activity() -> list[list[Any]]:
 _rows_done = 0
 
 
-def add_progress(event: Progress) -> None:
-    """Add rows of partitions to the progress of this process."""
-    global _rows_done
-    with _lock:
-        _rows_done += event.rows
-
-
 def rows_done() -> int:
     """Rows of partitions that this process has grouped, those of tasks that still run included."""
     return _rows_done
 
 
 _runs: deque[Run | Step] = deque(maxlen=_RUNS)
-_plans: deque[tuple[Plan, str]] = deque(maxlen=_PLANS)
+# plans of which equal ones follow, and the ones that stand for those of the latest tasks
+_plans: Cache[tuple[str, ...], Plan] = Cache(8)
+_same: OfObjects[Plan] = OfObjects(8)
 
 
 def remember(event: Step | Kernel) -> None:
@@ -272,23 +282,16 @@ def _remembered(plan: Plan) -> Plan | None:
 
     Workers unpickle a plan for each task.
     """
-    earlier = tuple(_plans)
-    for other, _ in earlier:
-        if other is plan:
-            return other
-    if any(use.custom is not None for use in plan.states):
-        return None
-    # comparing categories takes milliseconds on a GPU, and so does asking whether others are equal
-    categorical = any(
-        not isinstance(column.dtype, np.dtype) and dtype_class(column.dtype) == "category"
-        for column in (*plan.keys, *plan.columns)
-    )
-    text = summary(plan) if categorical else ""
-    for other, same in earlier:
-        if text == same and (categorical or other == plan):
-            return other
-    _plans.append((plan, text))
-    return plan
+    for use in plan.states:
+        if use.custom is not None:
+            return None
+
+    def first_of_equals() -> Plan:
+        # by text: comparing categories takes milliseconds on a GPU
+        _, text, dtypes, _ = plan.__dask_tokenize__()
+        return _plans.of((text, *map(str, dtypes)), lambda: plan)
+
+    return _same.of(plan, first_of_equals)
 
 
 def summary(plan: Plan) -> str:
@@ -333,4 +336,5 @@ def _reset() -> None:
     """In the child: it has run nothing yet."""
     global _lock, _process
     _lock, _process = Lock(), uuid.uuid4().hex
-    forget()
+    _runs.clear()
+    session.reset()

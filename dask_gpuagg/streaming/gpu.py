@@ -120,9 +120,8 @@ def _pool_of(ordinal: int) -> _Pool | None:
     return _pools[ordinal]
 
 
-# Addresses of the device, and bytes at each, to one array.
-Places = Sequence[tuple[int, int]]
-Fetch = Callable[[Places], npt.NDArray[np.uint8]]
+# To one array, from addresses of the device, and the bytes at each.
+Fetch = Callable[[Sequence[tuple[int, int]]], npt.NDArray[np.uint8]]
 
 
 def on_host(
@@ -151,57 +150,15 @@ def _valid(column: plc.Column, fetch: Fetch) -> npt.NDArray[np.bool_]:
     rows, offset = column.size(), column.offset()
     if not masked(column):
         return np.ones(rows, bool)
-    bits = np.unpackbits(_mask(column, fetch), bitorder="little")
-    return bits[offset : offset + rows].astype(bool)
-
-
-def text_on_host(columns: Sequence[plc.Column], fetch: Fetch) -> pa.ChunkedArray:
-    """Columns of text, one behind the other, as Arrow has them."""
-    texts = [_text(column, fetch).cast(pa.large_string()) for column in columns]
-    return pa.chunked_array(texts)
-
-
-def _text(column: plc.Column, fetch: Fetch) -> pa.Array:
-    rows, offset = column.size(), column.offset()
-    if not rows or not column.num_children():
-        return pa.nulls(rows, pa.string()) if rows else pa.array([], pa.string())
-    child = column.child(0)
-    large = child.type().id() is TypeId.INT64
-    width = 8 if large else 4
-    ends = fetch([(child.data().ptr, (offset + rows + 1) * width)])
-    size = int(ends.view(np.int64 if large else np.int32)[-1])
-    data = column.data()
-    characters = fetch([(data.ptr if data is not None and size else 0, size)])
-    mask = pa.py_buffer(_mask(column, fetch)) if masked(column) else None
-    buffers = [mask, pa.py_buffer(ends), pa.py_buffer(characters)]
-    kind = pa.large_string() if large else pa.string()
-    return pa.Array.from_buffers(kind, rows, buffers, -1, offset)
-
-
-def _mask(column: plc.Column, fetch: Fetch) -> npt.NDArray[np.uint8]:
-    """The validity bits, those of the rows before a slice included."""
-    return fetch([(column.null_mask().ptr, (column.offset() + column.size() + 7) // 8)])
-
-
-def fetched(places: Places) -> npt.NDArray[np.uint8]:
-    """Bytes of the device, in a copy for each place."""
-    result = np.empty(sum(size for _, size in places), np.uint8)
-    driver, stream = bindings(), _get_stream().__cuda_stream__()[1]
-    at = result.ctypes.data
-    for address, size in places:
-        if size:
-            checked(driver.cuMemcpyDtoHAsync(at, address, size, stream))
-        at += size
-    checked(driver.cuStreamSynchronize(stream))
-    return result
+    # the bits of the rows before a slice included
+    mask = fetch([(column.null_mask().ptr, (offset + rows + 7) // 8)])
+    return np.unpackbits(mask, bitorder="little")[offset : offset + rows].astype(bool)
 
 
 # Two batches, the table and the copies of the rows of one, and the groups found: each at most so
 # small a part of the device's memory.
 _SHARE_OF_A_BATCH = 12
 
-# Bytes from which on threads copy faster than one does.
-_FETCHED_BYTES = 16 << 20
 # States that are values, in the dtype of their column.
 _OF_VALUES = ("min", "max", "first", "last", "osum")
 
@@ -329,10 +286,12 @@ class Gpu:
         part, tables = like_[0].part, alike(tables, plan)
         columns: dict[str, Any] = {}
         for i, known in enumerate(part.keys):
-            keys = [view_at(each, f"k{i}") for each in tables]
             if isinstance(known.dtype, pd.StringDtype):
-                columns[f"k{i}"] = restored_text(text_on_host(keys, self._fetch), known.dtype)
+                texts = [column_at(each, f"k{i}").to_arrow() for each in tables]
+                text = pa.chunked_array([part.cast(pa.large_string()) for part in texts])
+                columns[f"k{i}"] = restored_text(text, known.dtype)
             else:
+                keys = [view_at(each, f"k{i}") for each in tables]
                 columns[f"k{i}"] = restored(*on_host(keys, self._fetch), known.dtype)
         for i, use in enumerate(plan.states):
             record = STATES[use.state]
@@ -346,10 +305,8 @@ class Gpu:
                 columns[name] = _field(fields, use.state, empty, of, self._fetch)
         return {"groups": pd.DataFrame(columns, copy=False)}
 
-    def _fetch(self, places: Places) -> Any:
+    def _fetch(self, places: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint8]:
         """Bytes of the device."""
-        if sum(size for _, size in places) < _FETCHED_BYTES:
-            return fetched(places)
         wait_for(self._handle, _get_stream().__cuda_stream__()[1])
         return self._pinned.fetch(places)
 

@@ -1,4 +1,12 @@
-"""Partitions are reduced to partials, one at a time or several stacked ones, and to outputs."""
+"""Partitions are reduced to partials, partials are merged, both of other dtypes than promised too.
+
+Dask's metadata is a promise that files and functions break: a column of integers of which one
+file holds a null, dates that the metadata calls objects, an unmatched row of a join. A partial is
+made of what its partition holds. If that differs from the plan, the partial carries the dtypes of
+the partition (``DTYPES``), and its states are those of ``retyped(plan, dtypes)``. Before partials
+merge, all get one plan: that of the dtypes that their columns have together, as a concatenation
+would have them.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +16,217 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+import pandas as pd
 from dask.dataframe.groupby import _groupby_raise_unaligned, _is_aligned
 from dask.dataframe.utils import is_index_like, is_series_like
 
+from dask_gpuagg import exact_sums
 from dask_gpuagg.decomposition import retyped
-from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import DEVICE, HOST, columns_of, engine_name, engine_of
-from dask_gpuagg.engines.protocol import Engine
-from dask_gpuagg.plan import Partial, Plan
+from dask_gpuagg.dtypes import INTEGRAL, dtype_class, ticks_of
+from dask_gpuagg.engines import DEVICE, HOST, Engine, columns_of, engine_name, engine_of
+from dask_gpuagg.plan import Partial, Plan, StateUse
 from dask_gpuagg.reporting.events import Fallback, FellBack, emit
 from dask_gpuagg.states import STATES
 from dask_gpuagg.streaming import stream
-from dask_gpuagg.streaming.choice import is_as_promised, streams
-from dask_gpuagg.tasks.merging import combined, differing, finalized, labelled, tables_of
+from dask_gpuagg.streaming.stream import is_as_promised, streams
 from dask_gpuagg.tasks.reading import Chunk, frame_of, this_task
+
+# entry of a partial beside its tables: the dtype of each column of the plan
+DTYPES = "dtypes"
+_LIMB = 1 << 32
+
+
+def combined(partials: Sequence[Partial], plan: Plan, owned: bool = False) -> Partial:
+    """Several partials as one; ``owned`` as for ``finalized``."""
+    if len(partials) == 1:
+        return partials[0]
+    tables, together, dtypes = unify(partials, plan, engine_of(partials[0]), owned)
+    return labelled(engine_of(tables[0]).combine(tables, together, owned), dtypes)
+
+
+def finalized(
+    partials: Sequence[Partial],
+    plan: Plan,
+    meta: Any,
+    bucket: tuple[int, int] | None = None,
+    owned: bool = False,
+) -> Any:
+    """The output of all partials of its groups; ``bucket`` is its number, and how many there are.
+
+    Partials that are ``owned`` nobody else needs: they may leave the device while they merge, and
+    the output may take its memory from them.
+    """
+    tables, together, _ = unify(partials, plan, engine_of(partials[0]), owned)
+    return engine_of(tables[0]).finalize(tables, together, meta, bucket, owned)
+
+
+def labelled(tables: Partial, dtypes: tuple[Any, ...] | None) -> Partial:
+    """A partial with the dtypes of its columns, where they are not as the plan has them."""
+    return tables if dtypes is None else tables | {DTYPES: dtypes}
+
+
+def tables_of(partial: Partial) -> Partial:
+    """The tables of a partial, by name, without its dtypes."""
+    return {name: table for name, table in partial.items() if name != DTYPES}
+
+
+def bytes_of(partial: Partial, engine: Engine) -> int:
+    """Bytes of the tables of a partial, roughly."""
+    tables = tables_of(partial).values()
+    return sum(engine.bytes_of(columns_of(t, list(t.columns))) for t in tables)
+
+
+def differing(
+    columns: Sequence[Any], plan: Plan, engine: Engine
+) -> tuple[Sequence[Any], tuple[Any, ...] | None]:
+    """The columns of a partition as its partial takes them, and their dtypes if these differ."""
+    # those of a wide frame are no Series yet
+    if getattr(columns, "dtypes", None) == [column.dtype for column in plan.columns]:
+        return columns, None
+    if plan.shape == "values" and isinstance(columns[0].dtype, pd.CategoricalDtype):
+        return list(columns), None  # pandas counts every category, whatever was promised
+    if plan.shape == "values" and dtype_class(plan.columns[0].dtype) == "category":
+        (values,) = columns
+        if len(values) and bool(values.isna().all()):
+            return [values], None  # no values, and no categories that would be counted
+    pairs = [as_found(v, c.dtype, engine) for v, c in zip(columns, plan.columns, strict=True)]
+    dtypes = tuple(dtype for _, dtype in pairs)
+    same = all(d == c.dtype for d, c in zip(dtypes, plan.columns, strict=True))
+    return [values for values, _ in pairs], None if same else dtypes
+
+
+def as_found(values: Any, promised: Any, engine: Engine) -> tuple[Any, Any]:
+    """A column of a partition, and the dtype under which its partial is merged.
+
+    The dtype is the promised one where values can be merged with those of that dtype; they are cast
+    where that loses none.
+    """
+    if values.dtype == promised:
+        return values, promised
+    cls = dtype_class(values.dtype)
+    if cls == dtype_class(promised) == "category":
+        return values, promised  # categories may differ from partition to partition
+    if cls == "category" and len(values):
+        return as_found(engine.of_categories(values), promised, engine)
+    return engine.compatible(values, promised)
+
+
+def unify(
+    partials: Sequence[Partial], plan: Plan, engine: Engine, owned: bool = False
+) -> tuple[list[Partial], Plan, tuple[Any, ...] | None]:
+    """Bring partials to one plan; those that are ``owned`` are emptied where they are replaced."""
+    if not any(DTYPES in partial for partial in partials):
+        return list(partials), plan, None
+    promised = tuple(column.dtype for column in plan.columns)
+    tables = list(map(tables_of, partials))
+    dtypes = [partial.get(DTYPES, promised) for partial in partials]
+    rows = [len(next(iter(of_partial.values()))) for of_partial in tables]
+    common = united(dtypes, rows, engine)
+    together = retyped(plan, common)
+    moved = [replanned(t, retyped(plan, d), together) for t, d in zip(tables, dtypes, strict=True)]
+    if owned:
+        for partial in partials:
+            partial.clear()
+    return moved, together, None if common == promised else common
+
+
+def united(
+    dtypes: Sequence[tuple[Any, ...]], rows: Sequence[int], engine: Engine
+) -> tuple[Any, ...]:
+    """The dtypes that the columns of several partitions have together.
+
+    Those of a partition without rows do not count, unless none has rows.
+    """
+    some = [of_partition for of_partition, n in zip(dtypes, rows, strict=True) if n] or dtypes
+    return tuple(engine.common_dtype(of_column) for of_column in zip(*some, strict=True))
+
+
+def replanned(tables: Partial, own: Plan, together: Plan) -> Partial:
+    """A partial as if it had been made by another plan of the same outputs.
+
+    A sum of integers in one partition may be one of floats in all of them, and a state may have
+    another number. Columns keep the dtypes of the partition: stacking partials unites them.
+    """
+    same = (own.states, own.columns) == (together.states, together.columns)
+    if "groups" not in tables or same or own.shape != "groups":  # others' outputs name no states
+        return tables
+    groups = tables["groups"]
+    columns = {name: groups[name] for name in groups.columns if not name.startswith("s")}
+    for j, i in sorted(sources(own, together).items()):
+        prefix, use = f"s{i}.", together.states[j]
+        fields = {n.removeprefix(prefix): groups[n] for n in groups.columns if n.startswith(prefix)}
+        if use.state == "limbs":
+            ratio = _ticks(use, together) // _ticks(own.states[i], own)
+            fields = rescaled(fields["hi"], fields["lo"], ratio)
+        elif use.state == "xsum" and own.states[i].state == "isum":
+            fields = _exact(fields["sum"])
+        elif use.state == "isum" and own.states[i].state == "xsum":
+            assert not len(groups), "of floats with rows the common dtype is no integer"
+            fields = {"sum": fields[exact_sums.COUNT]}
+        elif use.state in ("isum", "iprod"):
+            fields = {name: _signed(values, use, together) for name, values in fields.items()}
+        columns |= {f"s{j}.{name}": values for name, values in fields.items()}
+    return tables | {"groups": type(groups)(columns)}
+
+
+def sources(own: Plan, together: Plan) -> dict[int, int]:
+    """Map each state of one plan to the state of another plan that serves the same output."""
+    source: dict[int, int] = {}
+    for mine, theirs in zip(own.outputs, together.outputs, strict=True):
+        for i, j in zip(mine.states, theirs.states, strict=True):
+            _require_mergeable(own, own.states[i], together, together.states[j])
+            # the same state is preferred to others that serve
+            if j not in source or own.states[i] == together.states[j]:
+                source[j] = i
+    return source
+
+
+def _require_mergeable(own: Plan, mine: StateUse, together: Plan, theirs: StateUse) -> None:
+    if mine.custom is not None or not mine.columns:
+        return
+    column, other = own.columns[mine.columns[0]], together.columns[theirs.columns[0]]
+    alike = STATES[mine.state].fields == STATES[theirs.state].fields
+    if {mine.state, theirs.state} == {"isum", "xsum"}:
+        return
+    if mine.state == "limbs":
+        alike = alike and dtype_class(column.dtype) == dtype_class(other.dtype)
+    if not alike:
+        raise TypeError(
+            f"column {column.label!r}: values of dtype {column.dtype} in one partition cannot be "
+            f"aggregated with those of dtype {other.dtype} in all"
+        )
+
+
+def _exact(sums: Any) -> dict[str, Any]:
+    """Sums of integers, null of no values, as exact sums of one value."""
+    valid = sums.notna()
+    digits = exact_sums.of_integers(sums.fillna(0))
+    of_bins = {exact_sums.label(place): values for place, values in digits.items()}
+    return {exact_sums.COUNT: valid.astype("int64")} | of_bins
+
+
+def _ticks(use: StateUse, plan: Plan) -> int:
+    return ticks_of(plan.columns[use.columns[0]].dtype)
+
+
+def rescaled(high: Any, low: Any, ratio: int) -> dict[str, Any]:
+    """Sums in two halves, times a ratio of at most 2**30: the lower half keeps 32 bits."""
+    if ratio == 1:
+        return {"hi": high, "lo": low}
+    high, low = (high + low // _LIMB) * ratio, (low % _LIMB) * ratio
+    return {"hi": high + low // _LIMB, "lo": low % _LIMB}
+
+
+def _signed(values: Any, use: StateUse, plan: Plan) -> Any:
+    """Sums of integers modulo 2**64 with the sign that a plan gives them.
+
+    Stacked, signed and unsigned ones would become floats.
+    """
+    cls = dtype_class(plan.columns[use.columns[0]].dtype)
+    if cls not in INTEGRAL:
+        return values
+    return values.astype("uint64" if cls == "uint" else "int64")
+
 
 # share of a worker's memory for a batch: three are held at a time, beside what is read ahead
 _SHARE_OF_A_WORKER = 16
@@ -54,9 +259,8 @@ class Inputs:
         engine = engine_of(self.keys[0])
         return engine.bytes_of(self.keys) + engine.bytes_of(self.columns)
 
-    def rows(self, start: int, stop: int) -> Inputs:
-        """Slice of the rows, not copied."""
-        span = slice(start, stop)
+    def __getitem__(self, span: slice) -> Inputs:
+        """Some of the rows, not copied."""
         keys = [key.iloc[span] for key in self.keys]
         columns = [column.iloc[span] for column in self.columns]
         return Inputs(keys, columns, self.index[span], self.dtypes)
@@ -199,31 +403,17 @@ def _add_run(partials: list[Any], run: Sequence[Inputs], plan: Plan, engine: Eng
         return [partial_of(stacked(run, engine, plan), plan, engine)]
 
     def in_halves() -> list[Partial]:
-        for half in _halves(run):
-            _add_run(partials, half, plan, engine)
+        parts = run if len(run) > 1 else run[0]
+        half = len(parts) // 2
+        for part in (parts[:half], parts[half:]):
+            _add_run(partials, [part] if isinstance(part, Inputs) else part, plan, engine)
         return []
 
-    smaller = in_halves if _may_be_halved(run, plan) else None
+    is_divisible = len(run) > 1 or (
+        len(run[0]) >= _ROWS_TO_HALVE and not any(STATES[u.state].by_partition for u in plan.states)
+    )
     what = f"{sum(map(len, run)):,} rows"
-    partials += engine.within_memory(what, at_once, smaller, partials)
-
-
-def _may_be_halved(run: Sequence[Inputs], plan: Plan) -> bool:
-    """Whether partitions are several, or the rows of the only one may be apart and are not few."""
-    if len(run) > 1:
-        return True
-    together = any(STATES[use.state].by_partition for use in plan.states)
-    return not together and len(run[0]) >= _ROWS_TO_HALVE
-
-
-def _halves(run: Sequence[Inputs]) -> list[Sequence[Inputs]]:
-    """Two runs, of the partitions or of the rows of the only one."""
-    if len(run) > 1:
-        half = len(run) // 2
-        return [run[:half], run[half:]]
-    (part,) = run
-    half = len(part) // 2
-    return [[part.rows(0, half)], [part.rows(half, len(part))]]
+    partials += engine.within_memory(what, at_once, in_halves if is_divisible else None, partials)
 
 
 def stacked(run: Sequence[Inputs], engine: Engine, plan: Plan) -> Inputs:
@@ -279,24 +469,20 @@ def goes_to_device(column: Any, plan: Plan) -> bool:
 def _streamed(parts: Iterator[Inputs], plan: Plan) -> list[Partial]:
     """The partials of host partitions from the GPU; of other dtypes than the plan's by the host."""
     gpu = importlib.import_module("dask_gpuagg.streaming.gpu")
+    worker, _ = this_task()
+    limit = None if worker is None else worker.memory_manager.memory_limit
+    max_bytes = limit // _SHARE_OF_A_WORKER if limit else None
+
+    def is_exact(part: Inputs) -> bool:
+        return part.dtypes is None and is_as_promised(part.keys, part.columns, plan)
+
     partials: list[Partial] = []
     with gpu.exclusive() as device:
         if device is None:
             emit(_NOT_PINNED)
-        for exact, run in groupby(parts, lambda part: _is_exact(part, plan)):
+        for exact, run in groupby(parts, is_exact):
             if exact and device is not None:
-                partials += stream.partials_of(run, plan, device, _most_bytes())
+                partials += stream.partials_of(run, plan, device, max_bytes)
             else:
                 partials += (partial_of(part, plan, engine_of(part.keys[0])) for part in run)
     return partials
-
-
-def _most_bytes() -> int | None:
-    """The bytes of a batch by the memory limit of this task's worker; None without one."""
-    worker, _ = this_task()
-    limit = None if worker is None else worker.memory_manager.memory_limit
-    return limit // _SHARE_OF_A_WORKER if limit else None
-
-
-def _is_exact(part: Inputs, plan: Plan) -> bool:
-    return part.dtypes is None and is_as_promised(part.keys, part.columns, plan)

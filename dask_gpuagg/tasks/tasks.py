@@ -1,40 +1,46 @@
 """Tasks of a planned group-by: functions of partitions and partials.
 
-Their names are the prefixes of the task keys that a dashboard shows.
+Their names are the prefixes of the task keys that a dashboard shows. The last ones find quantiles
+without moving rows (``dask_gpuagg.narrowing``): values are compared in the dtype that all
+partitions have together; where that is no plain number, all rows are brought together.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from dask_gpuagg.aggregations import Kind
+from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import engine_name, engine_of
+from dask_gpuagg.engines import Engine, engine_name, engine_of, narrowing_of
+from dask_gpuagg.narrowing import is_narrowed
 from dask_gpuagg.plan import Partial, Plan
 from dask_gpuagg.reporting.runs import Task, task
-from dask_gpuagg.tasks.merging import (
+from dask_gpuagg.tasks.partials import (
     DTYPES,
+    Inputs,
     bytes_of,
     combined,
-    finalized,
-    labelled,
-    tables_of,
-)
-from dask_gpuagg.tasks.partials import (
-    Inputs,
     engine_for,
+    finalized,
     finished_of,
     inputs_of,
     inputs_there,
+    labelled,
     partials_of,
     partials_of_stream,
     rows_of,
+    stack_small,
+    stackable,
+    tables_of,
+    united,
 )
 from dask_gpuagg.tasks.reading import Chunk, reading, show_progress
 
@@ -86,8 +92,8 @@ def gpuagg_chunk(chunk: Chunk, plan: Plan, pieces: int | None = None) -> Partial
     return gpuagg_split(partial, plan, pieces) if pieces else partial
 
 
-def gpuagg_chunk_direct(chunk: Chunk, plan: Plan, meta: Any, outputs: int) -> Any:
-    """Task: all partitions to the output, or to a list of several by key hash."""
+def gpuagg_chunk_direct(chunk: Chunk, plan: Plan, meta: Any) -> Any:
+    """Task: all partitions to the output."""
     show_progress()
 
     def merged(partials: list[Partial]) -> Any:
@@ -96,7 +102,7 @@ def gpuagg_chunk_direct(chunk: Chunk, plan: Plan, meta: Any, outputs: int) -> An
     with task(plan, "direct") as done:
         output = _reduced(chunk, plan, done, lambda inputs: finished_of(inputs, plan, meta), merged)
         done.groups = len(output)
-    return gpuagg_divide(output, plan, outputs) if outputs > 1 else output
+        return output
 
 
 def _reduced(
@@ -248,3 +254,190 @@ def gpuagg_sample(chunk: Chunk, plan: Plan) -> KeySample:
     distinct = of_groups.drop_duplicates(ignore_index=True)
     rows = len(inputs) * len(of_groups) // max(len(table), 1)
     return KeySample([distinct[i] for i in distinct], len(of_groups), rows)
+
+
+# The first result of a chunk: ``samples``, a list of tables; ``dtypes`` and ``rows`` of each of its
+# partitions; and whether its rows can be counted, ``ready``.
+Sampled = dict[str, Any]
+# The second result of a chunk: ``counted``, a list of its partitions' counts, empty without
+# brackets; and ``partial``, that of the other outputs, or of all without brackets.
+Counted = dict[str, Any]
+
+
+class Aim(NamedTuple):
+    """Brackets of an engine by which rows are counted.
+
+    ``dtypes`` are those of the columns of all partitions, where they are not as the plan has them.
+    """
+
+    brackets: Any
+    dtypes: tuple[Any, ...] | None
+
+    def plan(self, promised: Plan) -> Plan:
+        """The plan for the dtypes that were found."""
+        return promised if self.dtypes is None else retyped(promised, self.dtypes)
+
+
+def gpuagg_sample_rows(chunk: Chunk, plan: Plan, stride: int) -> Sampled:
+    """Task: some rows of each partition."""
+    with task(plan, "sample") as done:
+        inputs = inputs_there(chunk, plan)
+        first = inputs[0].keys[0]
+        engine = narrowing_of(first)
+        runs = stackable(inputs, plan, engine_of(first))
+        rows = sum(map(len, inputs))
+        samples = engine_of(first).within_memory(
+            f"sampling {rows:,} rows",
+            lambda: [engine.sample(run, plan, stride) for run in runs],
+        )
+        done.saw(engine_name(first), rows, sum(map(len, samples)))
+        dtypes = [part.dtypes for part in inputs]
+        ready = engine.is_ready()
+        return {
+            "samples": samples,
+            "dtypes": dtypes,
+            "rows": list(map(len, inputs)),
+            "ready": ready,
+        }
+
+
+def gpuagg_aim(sampled: Sequence[Sampled], max_inside: float, plan: Plan) -> Aim | None:
+    """Task: the brackets of all groups from the samples of all chunks.
+
+    There are none where values of all partitions together are no plain numbers, or the kernels of a
+    GPU cannot be compiled; and where more than this share of all rows would be between them.
+    """
+    with task(plan, "aim") as done:
+        samples = [table for of_chunk in sampled for table in of_chunk["samples"]]
+        rows = sum(map(len, samples))
+        done.saw(engine_name(samples[0]), rows, 0)
+        dtypes = _dtypes_of(sampled, plan, engine_of(samples[0]))
+        together = plan if dtypes is None else retyped(plan, dtypes)
+        ready = all(of_chunk["ready"] for of_chunk in sampled)
+        plans = [
+            retyped(plan, of_partition)
+            for of_chunk in sampled
+            for of_partition in of_chunk["dtypes"]
+            if of_partition is not None
+        ]
+        # the values of each partition, and of all together, are plain numbers
+        if not (ready and all(map(is_narrowed, [*plans, together]))):
+            return None
+        engine = narrowing_of(samples[0])
+        brackets = engine_of(samples[0]).within_memory(
+            f"brackets of {rows:,} sampled rows", lambda: engine.aim(samples, together)
+        )
+        done.groups = len(brackets.keys)
+        if brackets.inside > max_inside:
+            return None
+        return Aim(brackets, dtypes)
+
+
+def _dtypes_of(sampled: Sequence[Sampled], plan: Plan, engine: Engine) -> tuple[Any, ...] | None:
+    """Dtypes that the columns of all partitions have together, where they are not the plan's."""
+    dtypes = [of_partition for of_chunk in sampled for of_partition in of_chunk["dtypes"]]
+    if all(of_partition is None for of_partition in dtypes):
+        return None
+    promised = tuple(column.dtype for column in plan.columns)
+    rows = [n for of_chunk in sampled for n in of_chunk["rows"]]
+    common = united([of_partition or promised for of_partition in dtypes], rows, engine)
+    return None if common == promised else common
+
+
+def gpuagg_count_sides(chunk: Chunk, plan: Plan, aim: Aim | None) -> Counted:
+    """Task: the rows of a chunk counted by brackets, and the partial of the other outputs."""
+    show_progress()
+    with task(plan, "count") as done:
+        inputs = inputs_there(chunk, plan)
+        read(done, inputs, plan)
+        if aim is None:
+            partial_of_all = combined(partials_of(inputs, plan), plan)
+            done.groups = rows_of(partial_of_all)
+            return {"counted": [], "partial": partial_of_all}
+        counted = _counted(inputs, aim, plan)
+        rest = _others(plan)
+        beside = combined(partials_of(inputs, rest), rest) if rest.outputs else None
+        done.groups = _kept(counted)
+        return {"counted": counted, "partial": beside}
+
+
+def gpuagg_widen(aim: Aim | None, chunks: Sequence[Counted], plan: Plan) -> Aim | None:
+    """Task: the brackets that rows are counted by again; ``None`` where there are none."""
+    if aim is None:
+        return None
+    with task(plan, "widen") as done:
+        counted = [part for of_chunk in chunks for part in of_chunk["counted"]]
+        first, together, brackets = counted[0]["keys"], aim.plan(plan), aim.brackets
+        engine = narrowing_of(first)
+        wider = engine_of(first).within_memory(
+            "wider brackets", lambda: engine.widened(brackets, counted, together)
+        )
+        done.saw(engine_name(first), len(brackets.keys), 0 if wider is None else len(wider.keys))
+        return None if wider is None else Aim(wider, aim.dtypes)
+
+
+def gpuagg_recount_sides(chunk: Chunk, plan: Plan, wider: Aim | None) -> list[Any]:
+    """Task: the rows of a chunk counted by wider brackets, if there are any."""
+    if wider is None:
+        return []
+    with task(plan, "recount") as done:
+        inputs = inputs_there(chunk, plan)
+        counted = _counted(inputs, wider, plan)
+        done.saw(engine_name(counted[0]["keys"]), sum(map(len, inputs)), _kept(counted))
+        return counted
+
+
+def gpuagg_pick(
+    aim: Aim | None,
+    chunks: Sequence[Counted],
+    wider: Aim | None,
+    again: Sequence[list[Any]],
+    plan: Plan,
+    meta: Any,
+) -> Any:
+    """Task: the output, from the rows that all chunks have kept."""
+    with task(plan, "finalize") as done:
+        partials = [of_chunk["partial"] for of_chunk in chunks if of_chunk["partial"]]
+        if aim is None:
+            output = finalized(partials, plan, meta)
+            done.saw(engine_name(partials[0]), sum(map(rows_of, partials)), len(output))
+            return output
+        counted = [part for of_chunk in chunks for part in of_chunk["counted"]]
+        recounted = [part for of_chunk in again for part in of_chunk]
+        first, together = counted[0]["keys"], aim.plan(plan)
+        kept_rows = _kept([*counted, *recounted])
+        engine, last = narrowing_of(first), None if wider is None else wider.brackets
+        rows = engine_of(first).within_memory(
+            f"quantiles of {kept_rows:,} rows",
+            lambda: engine.picked(aim.brackets, counted, last, recounted, together),
+        )
+        beside = combined(partials, _others(plan)) if partials else labelled({}, aim.dtypes)
+        output = finalized([{"rows": rows, **beside}], replace(plan, narrowed=True), meta)
+        done.saw(engine_name(rows), kept_rows, len(output))
+        return output
+
+
+def _kept(counted: Sequence[Any]) -> int:
+    return sum(narrowing_of(part["keys"]).kept_rows(part) for part in counted)
+
+
+def _counted(inputs: Sequence[Inputs], aim: Aim, plan: Plan) -> list[Any]:
+    engine, first, together = narrowing_of(inputs[0].keys[0]), inputs[0].keys[0], aim.plan(plan)
+
+    def counted(parts: Sequence[Inputs]) -> list[Any]:
+        return [engine.count(part.keys, part.columns, aim.brackets, together) for part in parts]
+
+    def stacked() -> list[Any]:
+        return counted(stack_small(inputs, plan))
+
+    def one_by_one() -> list[Any]:
+        return counted([part for part in inputs if len(part)] or inputs[:1])
+
+    what = f"counting {sum(map(len, inputs)):,} rows"
+    return engine_of(first).within_memory(what, stacked, one_by_one)
+
+
+def _others(plan: Plan) -> Plan:
+    """The outputs that are not of whole groups."""
+    outputs = tuple(output for output in plan.outputs if output.kind is not Kind.WHOLE)
+    return replace(plan, outputs=outputs)

@@ -21,7 +21,7 @@ from package_tables import device_table, meaning_table, settings_table, support_
 from sphinx.application import Sphinx
 
 import dask_gpuagg
-from dask_gpuagg.picture import columns_of, drawn
+from dask_gpuagg.explain import columns_of, drawn
 
 _ROOT = Path(__file__).parents[2]
 # ``docs/`` and ``kernels/`` are neighbours in the repository; in the build one holds the other.

@@ -21,7 +21,8 @@ from hypothesis import Phase, given, settings
 import dask_gpuagg
 from dask_gpuagg.cluster import cluster_problem
 from dask_gpuagg.planning import lower
-from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy, tally
+from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy
+from dask_gpuagg.reporting.runs import session
 from tests.cluster.conftest import ANOTHER_VERSION, WITHOUT_THE_PACKAGE, scheduler, worker
 from tests.comparison import compare, same
 from tests.correctness.test_order import DATA, everything
@@ -83,10 +84,10 @@ def test_the_same_bits_as_in_one_process(client, ddf, split_out):
 def test_the_same_answer_as_in_one_process(client, ddf, name, options):
     query = QUERIES[name](ddf, **options)
     expected = expected_of(name, ddf)
-    tally.reset()
+    session.reset()
     same(query.compute(), expected)
-    assert tally.planned
-    assert not tally.fallbacks
+    assert session.planned
+    assert not session.fallbacks
 
 
 @pytest.mark.parametrize(("method", "split_out"), [(None, None), ("p2p", 3), ("tasks", True)])
@@ -164,15 +165,15 @@ class TestUnlikeWorkers:
 
         data = pd.concat(map(part, range(40)))
         query = dd.from_map(part, range(40)).groupby("k").v.min()
-        tally.reset()
+        session.reset()
         query.compute()
-        assert tally.planned
-        assert not tally.fallbacks
-        tally.reset()
+        assert session.planned
+        assert not session.fallbacks
+        session.reset()
         with worker(WITHOUT_THE_PACKAGE, small):
             with pytest.warns(FallbackWarning, match="cannot import"):
                 same(small.compute(query).result(timeout=60), data.groupby("k").v.min())
-            assert not tally.planned
+            assert not session.planned
             extended = ddf.groupby("k").v.agg(["sum", "nunique"])
             with pytest.raises(UnsupportedGroupBy, match="cannot import"):
                 extended.compute()
@@ -236,15 +237,15 @@ def test_an_asynchronous_client_runs_stock_until_the_cluster_was_checked(ddf):
             ) as cluster,
             Client(cluster, asynchronous=True) as client,
         ):
-            tally.reset()
+            session.reset()
             with pytest.warns(FallbackWarning, match="check_cluster"):
                 same(await client.compute(query), data.groupby("k").v.sum())
-            assert not tally.planned
+            assert not session.planned
             assert await dask_gpuagg.check_cluster(client) is None
-            tally.reset()
+            session.reset()
             same(await client.compute(query), data.groupby("k").v.sum())
-            assert tally.planned
-            assert not tally.fallbacks
+            assert session.planned
+            assert not session.fallbacks
 
     asyncio.run(run())
 

@@ -24,7 +24,7 @@ from distributed import Client, KilledWorker, LocalCluster, Status, futures_of, 
 import dask_gpuagg
 from dask_gpuagg.cluster import cluster_problem
 from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks
-from dask_gpuagg.reporting.fallbacks import tally
+from dask_gpuagg.reporting.runs import session
 from tests.cluster.conftest import scheduler, worker
 from tests.comparison import assert_same
 
@@ -258,10 +258,10 @@ def test_queries_at_once_of_two_clients(client: Client) -> None:
         Client(client.scheduler.address, set_as_default=False, timeout=PATIENCE) as second,
         ThreadPoolExecutor(4) as threads,
     ):
-        tally.reset()
+        session.reset()
         list(threads.map(ask, range(8)))
-    assert tally.planned
-    assert not tally.fallbacks
+    assert session.planned
+    assert not session.fallbacks
     client.unpublish_dataset(name)
 
 

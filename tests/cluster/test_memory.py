@@ -10,7 +10,7 @@ import pandas as pd
 from distributed import Client, LocalCluster
 
 import dask_gpuagg
-from dask_gpuagg.planning.query import Route
+from dask_gpuagg.planning.chunks import Route
 
 ROWS, GROUPS, PARTITIONS = 10_000_000, 5_000_000, 64
 # two orders of all keys, each a permutation because the factor is coprime to GROUPS

@@ -11,7 +11,7 @@ import pytest
 
 import dask_gpuagg
 from dask_gpuagg.reporting import runs
-from dask_gpuagg.reporting.fallbacks import tally
+from dask_gpuagg.reporting.runs import session
 from tests.test_profiling import DATA, PARTITIONS, ROWS, steps
 
 
@@ -23,7 +23,7 @@ def ddf() -> Any:
 @pytest.fixture(autouse=True)
 def _fresh(client: Any) -> None:
     runs.forget()
-    tally.reset()
+    session.reset()
     client.run(runs.forget)
     client.run(forget_fallbacks)
 
@@ -98,4 +98,4 @@ def falls_back() -> None:
 
 
 def forget_fallbacks() -> None:
-    tally.reset()
+    session.reset()

@@ -13,7 +13,7 @@ import pytest
 import dask_gpuagg
 from benchmarks.tpch import read, write_parquet
 from benchmarks.tpch_queries import QUERIES, WITHOUT_GROUPBY
-from dask_gpuagg.reporting.fallbacks import tally
+from dask_gpuagg.reporting.runs import session
 
 pytestmark = pytest.mark.usefixtures("synchronous")
 
@@ -71,8 +71,8 @@ def test_same_rows(folder: Path, name: str, filesystem: str, money: str):
             raise
         pytest.skip(f"stock Dask cannot run it: {type(error).__name__}: {error}")
     assert len(rows(stock)) > 0
-    tally.reset()
+    session.reset()
     with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "raise"}):
         ours = run()
-    assert bool(tally.planned) == (name not in WITHOUT_GROUPBY)
+    assert bool(session.planned) == (name not in WITHOUT_GROUPBY)
     assert_same_rows(ours, stock)

@@ -14,7 +14,7 @@ import pytest
 from distributed import Future
 
 import dask_gpuagg
-from dask_gpuagg.planning import files as by_files
+from dask_gpuagg.planning import bucketing
 from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks
 from tests.device.frames import on_device
 
@@ -120,7 +120,7 @@ def _sorted(result: Any) -> pd.DataFrame:
 def test_answers_are_those_of_a_task_for_each_partition(
     inputs: dict[str, Any], kind: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(by_files, "BYTES_OF_A_READ", 1)
+    monkeypatch.setattr(bucketing, "BYTES_OF_A_READ", 1)
     ddf = inputs[kind]
     if kind.endswith("files") and name in ("categories", "unobserved", "values"):
         pytest.skip("files hold no categories for cuDF")

@@ -36,7 +36,7 @@ def test_as_dask_cudf_reads_them(tmp_path: Path, columns: list[str], row_groups:
     from dask.dataframe.dask_expr.io import ReadParquet
 
     from dask_gpuagg.engines.device.files import ReadOnStreams
-    from dask_gpuagg.tasks.parquet import as_read
+    from dask_gpuagg.tasks.reading import as_read
 
     frame().to_parquet(tmp_path / "0.parquet", row_group_size=ROWS // 3)
     given = {} if row_groups is None else {"split_row_groups": row_groups}

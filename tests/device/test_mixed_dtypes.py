@@ -11,7 +11,7 @@ import pytest
 
 from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.plan import Column, Plan, Requested
-from dask_gpuagg.tasks.merging import replanned
+from dask_gpuagg.tasks.partials import replanned
 
 pytestmark = pytest.mark.usefixtures("raising")
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from dask_gpuagg import engines
-from dask_gpuagg.engines import device, host
-from dask_gpuagg.engines.protocol import Engine, Narrowing
+from dask_gpuagg.engines import Engine, Narrowing, device, host
 
 
 def functions(protocol: Any) -> dict[str, inspect.Signature]:

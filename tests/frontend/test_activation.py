@@ -22,7 +22,7 @@ from dask.dataframe.dask_expr import _groupby as G
 
 import dask_gpuagg
 from dask_gpuagg.frontend import activation, contract, hook
-from dask_gpuagg.reporting.fallbacks import tally
+from dask_gpuagg.reporting.runs import session
 from dask_gpuagg.settings import BadSetting
 from dask_gpuagg.tasks import tasks
 from tests.running import ROOT, run_python
@@ -353,11 +353,11 @@ class TestVersions:
     def test_a_newer_dask_is_tried_once_with_a_warning(self, monkeypatch, ddf, version):
         monkeypatch.setattr(dask, "__version__", version)
         monkeypatch.setattr(activation, "_trusted", set())
-        tally.reset()
+        session.reset()
         with pytest.warns(UserWarning, match=re.escape(version)) as caught:
             dask_gpuagg.enable()
         assert [w.filename for w in caught] == [__file__]
-        assert not tally.planned
+        assert not session.planned
         assert plans(sums(ddf))
         dask_gpuagg.disable()
         with warnings.catch_warnings():

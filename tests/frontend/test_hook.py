@@ -18,9 +18,11 @@ import pytest
 
 import dask_gpuagg
 from dask_gpuagg.frontend import hook, logical
-from dask_gpuagg.planning import query as query_module
-from dask_gpuagg.reporting.events import Planned, listening
-from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy, tally
+from dask_gpuagg.planning import chunks as chunks_module
+from dask_gpuagg.reporting.events import Planned
+from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy
+from dask_gpuagg.reporting.runs import session
+from tests.reporting import listening
 
 
 @pytest.fixture(autouse=True)
@@ -56,10 +58,10 @@ def broken(text: str):
 
 def runs_planned(query) -> bool:
     """Compute a query and tell whether our plan ran its group-bys; all or none."""
-    tally.reset()
+    session.reset()
     query.compute()
-    assert not (tally.planned and tally.fallbacks)
-    return bool(tally.planned)
+    assert not (session.planned and session.fallbacks)
+    return bool(session.planned)
 
 
 class TestCollectionsOutliveTheSwitch:
@@ -133,13 +135,13 @@ class TestFallback:
             pd.testing.assert_series_equal(self.query(ddf).compute(), expected)
 
     def test_the_tally_names_the_reason(self, ddf):
-        tally.reset()
+        session.reset()
         with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "silent"}):
             self.query(ddf).compute()
             self.query(ddf).compute()
             ddf.groupby("k").v.sum().compute()
-        assert dict(tally.reasons()) == {"value_counts with observed=False": 1}
-        assert len(tally.planned) == 1
+        assert [*session.fallbacks.values()] == ["value_counts with observed=False"]
+        assert len(session.planned) == 1
 
     @pytest.mark.parametrize("where", ["physical", "route"])
     def test_a_bug_in_the_planner_becomes_a_fallback(self, ddf, monkeypatch, where):
@@ -157,13 +159,13 @@ class TestFallback:
             refused = f.assign(v=f.v * (1 + 0j)).groupby("k").v.sum(**options)
             return refused + f.groupby("k").w.max(**options)
 
-        tally.reset()
+        session.reset()
         with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "silent"}):
             got = query(ddf, split_out=split_out).compute()
         pd.testing.assert_series_equal(got.sort_index(), query(frame()))
         # with a single output each, partners need not agree on where the groups are
-        assert len(tally.planned) == (split_out == 1)
-        others = [r for r in tally.reasons() if "complex" not in r]
+        assert len(session.planned) == (split_out == 1)
+        others = [r for r in session.fallbacks.values() if "complex" not in r]
         beside = ["it is combined with a group-by that stock Dask runs"]
         assert others == ([] if split_out == 1 else beside)
 
@@ -242,7 +244,7 @@ def lowered_plan(tuned):
 @pytest.mark.parametrize("lowered", [False, True], ids=["as it is", "to another"])
 def test_a_group_by_is_read_once(ddf, monkeypatch, lowered):
     made = {"parts": 0, "chunks": 0}
-    parts, chunked = logical._parts, query_module.chunked
+    parts, chunked = logical._parts, chunks_module.chunked
 
     def count(name, original):
         def counted(*args, **kwargs):
@@ -255,7 +257,7 @@ def test_a_group_by_is_read_once(ddf, monkeypatch, lowered):
     source = ddf.repartition(npartitions=10) if lowered else ddf
     query = source.groupby("k").agg({"v": ["sum", "mean"]})
     monkeypatch.setattr(logical, "_parts", count("parts", parts))
-    monkeypatch.setattr(query_module, "chunked", count("chunks", chunked))
+    monkeypatch.setattr(chunks_module, "chunked", count("chunks", chunked))
     pd.testing.assert_frame_equal(
         query.compute().sort_index(), frame().groupby("k").agg({"v": ["sum", "mean"]})
     )

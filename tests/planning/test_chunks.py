@@ -32,7 +32,7 @@ from dask_gpuagg.planning.bucketing import (
     HOST_SHARE,
     buckets_of,
     held_by,
-    runs_of_partitions,
+    partitions_of_tasks,
 )
 from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupByPartial
 from tests.comparison import same
@@ -343,7 +343,7 @@ def test_a_number_of_partitions_is_kept_to(partitions: int, most: int) -> None:
 
 @given(st.integers(1, 500), st.integers(1, 9))
 def test_runs_of_partitions_are_even(npartitions: int, tasks: int) -> None:
-    runs = runs_of_partitions(npartitions, tasks)
+    runs = partitions_of_tasks(npartitions, tasks)
     assert [i for run in runs for i in run] == list(range(npartitions))
     sizes = [len(run) for run in runs]
     assert len(sizes) >= min(tasks, npartitions)

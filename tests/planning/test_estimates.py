@@ -17,10 +17,10 @@ import pytest
 import dask_gpuagg
 from dask_gpuagg.engines.host import engine
 from dask_gpuagg.frontend import logical
-from dask_gpuagg.planning import estimates
+from dask_gpuagg.planning import route
 from dask_gpuagg.planning.chunks import STREAMED_READERS as IN_TASK
-from dask_gpuagg.planning.chunks import Chunks
-from dask_gpuagg.planning.estimates import (
+from dask_gpuagg.planning.chunks import Chunks, Route, Routing
+from dask_gpuagg.planning.route import (
     FEW_PARTITIONS,
     GroupEstimate,
     _recent,
@@ -28,8 +28,8 @@ from dask_gpuagg.planning.estimates import (
     from_metadata,
     from_samples,
 )
-from dask_gpuagg.planning.query import Route, Routing
-from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy, tally
+from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy
+from dask_gpuagg.reporting.runs import session
 from dask_gpuagg.tasks.tasks import ROWS_OF_A_SAMPLE, KeySample
 from tests.comparison import same
 from tests.merging import decision_of, pieces_of
@@ -203,14 +203,14 @@ def test_samples_of_rows_with_and_without_null_keys_are_two_tasks(monkeypatch):
         asked.append(tuple(keys))
         return [dask.get(graph, key) for key in keys]
 
-    monkeypatch.setattr(estimates, "_computed", made)
+    monkeypatch.setattr(route, "_computed", made)
     pdf = pd.DataFrame({"k": [1.0, 2.0, np.nan, 3.0] * 10, "v": 1.0})
     ddf = dd.from_pandas(pdf, npartitions=4, sort=False)
     found = []
     for dropna in (True, False):
         query = logical.read(ddf.groupby("k", dropna=dropna).v.sum().expr)
         chunks = Chunks(ddf.optimize(fuse=False).expr, ("k",), ((0, 1, 2, 3),), 1, inside=IN_TASK)
-        found.append(estimates._sample_rows(query, chunks).groups)
+        found.append(route._sample_rows(query, chunks).groups)
     assert found == [3, 4]
     assert set(asked[0]).isdisjoint(asked[1])
 
@@ -292,7 +292,7 @@ class TestFailingSamples:
             def fail(*_):
                 raise error
 
-            monkeypatch.setattr("dask_gpuagg.planning.estimates.from_samples", fail)
+            monkeypatch.setattr("dask_gpuagg.planning.route.from_samples", fail)
         else:
             partial = engine.partial
 
@@ -306,14 +306,14 @@ class TestFailingSamples:
 
     def test_a_bug_is_reported_and_costs_no_answer(self, failing):
         query, _ = failing
-        tally.reset()
+        session.reset()
         with (
             dask.config.set({"gpuagg.fallback": "warn"}),
             pytest.warns(FallbackWarning, match=r"by k .*an estimate.*a bug") as seen,
         ):
             got = query.compute()
         assert {w.filename for w in seen} == {__file__}
-        assert any("a bug" in reason for reason in tally.reasons())
+        assert any("a bug" in reason for reason in session.fallbacks.values())
         same(got, pd.concat(map(few, range(MANY))).groupby("k").v.sum())
 
     def test_a_bug_is_an_error_in_tests(self, failing):
@@ -324,9 +324,9 @@ class TestFailingSamples:
 
     def test_explain_tells_it_and_raises_nothing(self, failing):
         query, _ = failing
-        tally.reset()
+        session.reset()
         assert "a bug" in decision_of(query).reason
-        assert not tally.fallbacks
+        assert not session.fallbacks
 
     def test_an_error_of_the_input_is_the_querys_own(self):
         def broken(i: int) -> pd.DataFrame:

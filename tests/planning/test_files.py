@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -15,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.planning import files
+from dask_gpuagg.planning import bucketing
+from dask_gpuagg.planning.bucketing import by_file, by_size, text_keys, without_labels
 from dask_gpuagg.planning.chunks import MOST_APART, Chunks, chunked
-from dask_gpuagg.planning.files import by_file, by_size, text_keys, without_labels
 from dask_gpuagg.planning.nodes import GroupByExchange, GroupByPartial, GroupByTree
 from dask_gpuagg.tasks.reading import frame_of
 from tests.comparison import same
@@ -237,7 +238,12 @@ def read_by_chunks(chunks: Chunks) -> list[pd.DataFrame]:
 
 def of_a_gpu(expr: Any, by: list[Any], columns: list[str] | None) -> Chunks:
     """The chunks of readers that read ahead, as partitions of a GPU have them."""
-    made = chunked(expr, by, in_order=False, device=True, shared=False, columns=columns)
+    plan = SimpleNamespace(
+        states=[SimpleNamespace(state="idxmin" if columns is None else "isum")],
+        order_sensitive=False,
+    )
+    query: Any = SimpleNamespace(plan=plan, frame=expr, by=by, on_device=True, shared=False)
+    made = chunked(query)
     assert made is not None
     return made
 
@@ -250,7 +256,7 @@ def test_a_read_takes_as_many_files_as_its_bytes_allow(
     row_bytes = sum(dtype.itemsize for dtype in expr._meta.dtypes)
     rows = pq.read_metadata(folder / "0.parquet").num_rows
     most = files_a_read * rows * row_bytes
-    monkeypatch.setattr(files, "BYTES_OF_A_READ", most)
+    monkeypatch.setattr(bucketing, "BYTES_OF_A_READ", most)
     of_dask = [len(bucket) for bucket in expr._fusion_buckets]
     assert max(of_dask) > 2
     read, by, buckets = by_size(expr, ["k"], [expr])
@@ -271,7 +277,7 @@ def test_a_read_takes_as_many_files_as_its_bytes_allow(
 def test_what_is_computed_of_a_read_is_computed_of_its_files(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "BYTES_OF_A_READ", 1)
+    monkeypatch.setattr(bucketing, "BYTES_OF_A_READ", 1)
     ddf = dd.read_parquet(folder)[["k", "v"]]
     expr = as_read(ddf[ddf.v > 0].assign(w=ddf.v * 2))
     chunks = of_a_gpu(expr, ["k", expr["k"] % 3], ["w"])
@@ -286,14 +292,14 @@ def test_what_is_computed_of_a_read_is_computed_of_its_files(
 def test_row_labels_are_those_of_dasks_partitions(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "BYTES_OF_A_READ", 1)
+    monkeypatch.setattr(bucketing, "BYTES_OF_A_READ", 1)
     expr = as_read(dd.read_parquet(folder)[["k", "v"]])
     assert of_a_gpu(expr, ["k"], None).frame is expr
     assert of_a_gpu(expr, ["k"], ["v"]).frame is not expr
 
 
 def test_the_setting_counts_dasks_partitions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "BYTES_OF_A_READ", 1)
+    monkeypatch.setattr(bucketing, "BYTES_OF_A_READ", 1)
     expr = as_read(dd.read_parquet(folder)[["k", "v"]])
     of_dask = [len(bucket) for bucket in expr._fusion_buckets]
     with dask.config.set({"gpuagg.chunk": 2}):

@@ -15,9 +15,9 @@ from distributed import Client, Future
 
 import dask_gpuagg
 from dask_gpuagg import cluster
-from dask_gpuagg.planning import estimates, lower, route
+from dask_gpuagg.planning import lower, route
 from dask_gpuagg.planning.bucketing import gpus
-from dask_gpuagg.planning.query import GroupByQuery, Route
+from dask_gpuagg.planning.chunks import GroupByQuery, Route
 from dask_gpuagg.tasks.tasks import ROWS_OF_A_SAMPLE
 from tests.merging import decision_of, pieces_of
 from tests.planning.test_chunks import PARTITIONS, held
@@ -43,7 +43,7 @@ def _gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plan as for GPUs; tasks take the engine of what they are given."""
     monkeypatch.setattr(GroupByQuery, "on_device", True)
     monkeypatch.setattr(cluster, "device_bytes", lambda: GPU_BYTES)
-    estimates._recent.clear()
+    route._recent.clear()
 
 
 def frame(groups: int, rows: int = 240_000) -> pd.DataFrame:

@@ -28,7 +28,7 @@ from dask_gpuagg.planning.nodes import (
     GroupByMerge,
     Promised,
 )
-from dask_gpuagg.reporting.fallbacks import tally
+from dask_gpuagg.reporting.runs import session
 from tests.comparison import same
 from tests.data import plan_of
 from tests.merging import pieces_of
@@ -215,9 +215,9 @@ class TestResults:
     expected = frame().groupby("k")[["v", "w"]].sum()
 
     def test_compute(self, query):
-        tally.reset()
+        session.reset()
         same(query.compute(), self.expected)
-        assert len(tally.planned) == 1
+        assert len(session.planned) == 1
 
     def test_threads(self, query):
         same(query.compute(scheduler="threads"), self.expected)

@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.planning import estimates, lower, route
-from dask_gpuagg.planning.estimates import FEW_PARTITIONS
+from dask_gpuagg.planning import lower, route
+from dask_gpuagg.planning.chunks import Route
 from dask_gpuagg.planning.nodes import GroupByMerge
-from dask_gpuagg.planning.query import Route
+from dask_gpuagg.planning.route import FEW_PARTITIONS
 from tests.merging import decision_of
 
 MANY = 40
@@ -25,7 +25,7 @@ ROWS = 2_000
 @pytest.fixture(autouse=True)
 def _between_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Plan as where partials travel between processes; samples are taken in this one."""
-    estimates._recent.clear()
+    route._recent.clear()
     shuffled_by(monkeypatch, "p2p")
     here = {"scheduler": "synchronous", "gpuagg.fallback": "raise"}
     with dask_gpuagg.enabled(), dask.config.set(here):
@@ -33,7 +33,7 @@ def _between_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def shuffled_by(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    for module in (lower, estimates, route):
+    for module in (lower, route):
         monkeypatch.setattr(module, "get_default_shuffle_method", lambda: method)
 
 

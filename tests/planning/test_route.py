@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 import dask_gpuagg
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.planning import route as module
-from dask_gpuagg.planning.estimates import FEW_PARTITIONS, GroupEstimate
-from dask_gpuagg.planning.query import GroupByQuery, Route
+from dask_gpuagg.planning.chunks import GroupByQuery, Route
 from dask_gpuagg.planning.route import (
     BYTES_ON_HOST,
+    FEW_PARTITIONS,
     MOVED_DIRECTLY,
     MOVED_TO_ONE_GPU,
     PIECES_ON_HOST,
+    GroupEstimate,
     MergeSize,
     decide,
     merge_size,

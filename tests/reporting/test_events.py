@@ -9,27 +9,27 @@ import pytest
 from dask_gpuagg.reporting.events import (
     Fallback,
     FellBack,
-    Progress,
+    Refused,
     dry_run,
     emit,
     is_dry_run,
-    listening,
     register,
     unregister,
 )
+from tests.reporting import listening
 
 FELL_BACK = FellBack(Fallback("a", "runs", "because"), "query")
-PROGRESS = Progress(10)
+REFUSED = Refused(None, "complex")
 
 
 def test_a_sink_gets_the_kinds_that_it_has_registered_for() -> None:
     fell_back: list[object] = []
     both: list[object] = []
-    with listening(fell_back.append, FellBack), listening(both.append, FellBack, Progress):
-        emit(PROGRESS)
+    with listening(fell_back.append, FellBack), listening(both.append, FellBack, Refused):
+        emit(REFUSED)
         emit(FELL_BACK)
     emit(FELL_BACK)
-    assert (fell_back, both) == ([FELL_BACK], [PROGRESS, FELL_BACK])
+    assert (fell_back, both) == ([FELL_BACK], [REFUSED, FELL_BACK])
 
 
 def test_a_sink_that_fails_costs_no_query(caplog: pytest.LogCaptureFixture) -> None:
@@ -50,9 +50,9 @@ def test_a_dry_run_tells_its_own_sink_alone() -> None:
         with dry_run(dry.append):
             assert is_dry_run()
             with dry_run():
-                emit(PROGRESS)
+                emit(REFUSED)
             emit(FELL_BACK)
-            other = threading.Thread(target=emit, args=(PROGRESS,))
+            other = threading.Thread(target=emit, args=(REFUSED,))
             other.start()
             other.join()
         assert not is_dry_run()
@@ -66,17 +66,17 @@ def test_threads_lose_no_sink() -> None:
 
     def come_and_go(sink: object) -> None:
         for _ in range(200):
-            register(sink, Progress)
+            register(sink, Refused)
             unregister(sink)
-        register(sink, Progress)
+        register(sink, Refused)
 
     threads = [threading.Thread(target=come_and_go, args=(sink,)) for sink in sinks]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    emit(PROGRESS)
+    emit(REFUSED)
     for sink in sinks:
         unregister(sink)
-    emit(PROGRESS)
+    emit(REFUSED)
     assert [len(count) for count in counts] == [1] * 8

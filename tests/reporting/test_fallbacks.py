@@ -15,8 +15,8 @@ from dask_gpuagg.reporting.fallbacks import (
     FallbackWarning,
     UnsupportedGroupBy,
     note_fallback,
-    tally,
 )
+from dask_gpuagg.reporting.runs import session
 from tests.running import run_python
 
 SCRIPT = """
@@ -79,10 +79,10 @@ def test_in_a_thread_of_a_library_no_line_is_the_users():
 
 
 def test_nothing_happens_in_a_dry_run():
-    tally.reset()
+    session.reset()
     with dry_run(), dask.config.set({"gpuagg.fallback": "raise"}):
         assert not caught(note_fallback, "name", ".sum()", "none")
-    assert not tally.fallbacks
+    assert not session.fallbacks
 
 
 def test_raise_names_the_cause():

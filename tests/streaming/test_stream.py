@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from dask_gpuagg.engines.host import engine as host
 from dask_gpuagg.plan import Plan, Requested
-from dask_gpuagg.reporting.events import FellBack, listening
+from dask_gpuagg.reporting.events import FellBack
 from dask_gpuagg.streaming import stream
 from dask_gpuagg.streaming.batches import Sizes
 from dask_gpuagg.streaming.stream import loads, partials_of, parts_of
 from dask_gpuagg.tasks.partials import inputs_of
 from tests.data import plan_of
+from tests.reporting import listening
 from tests.streaming.fake import FakeDevice
 
 

@@ -21,7 +21,7 @@ from dask.dataframe.dask_expr.io import ReadParquet
 from dask.dataframe.io.parquet.arrow import ArrowDatasetEngine
 
 import dask_gpuagg
-from dask_gpuagg.tasks.parquet import _in_dictionaries, as_read
+from dask_gpuagg.tasks.reading import _in_dictionaries, as_read
 
 
 def same_as_stock(query: Any) -> None:

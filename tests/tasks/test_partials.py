@@ -17,38 +17,11 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.plan import Requested
-from dask_gpuagg.streaming import choice
+from dask_gpuagg.streaming import stream
 from dask_gpuagg.streaming.batches import Sizes
 from dask_gpuagg.tasks import partials
-from dask_gpuagg.tasks.merging import finalized
-from dask_gpuagg.tasks.partials import Inputs, inputs_of, partials_of
 from tests.comparison import assert_same
-from tests.data import plan_of
 from tests.streaming.fake import FakeDevice
-
-ROWS = 400_000
-
-
-@pytest.mark.parametrize("most", [ROWS, ROWS // 2, ROWS // 4 + 1])
-def test_halves_where_memory_does_not_suffice(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(5)
-    rows = pd.DataFrame({"k": rng.integers(0, 50, ROWS), "v": rng.integers(0, 9, ROWS)})
-    plan, meta = plan_of(rows, ["k"], Requested("v", "sum", "v")), rows.iloc[:0].set_index("k")
-    partial_of, sizes = partials.partial_of, []
-
-    def small(inputs: Inputs, *more: Any) -> Any:
-        if len(inputs) > most:
-            raise MemoryError("too many rows")
-        sizes.append(len(inputs))
-        return partial_of(inputs, *more)
-
-    monkeypatch.setattr(partials, "partial_of", small)
-    reduced = partials_of([inputs_of(rows, ["k"], plan)], plan)
-    assert sum(sizes) == ROWS
-    assert len(reduced) == len(sizes) == -(-ROWS // most)
-    pd.testing.assert_frame_equal(finalized(reduced, plan, meta), rows.groupby("k").sum())
-
 
 ASKED = {
     "f": ["sum", "mean", "min", "max", "var", "count", "any"],
@@ -71,7 +44,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDevice]:
 
     module.exclusive = exclusive  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(choice, "obstacle", lambda: None)
+    monkeypatch.setattr(stream, "obstacle", lambda: None)
     settings = {"gpuagg.engine": "device", "gpuagg.fallback": "raise", "scheduler": "synchronous"}
     with dask.config.set(settings), dask_gpuagg.enabled():
         yield fake
@@ -151,7 +124,7 @@ def test_persisted_partitions_are_one_task_and_explain_says_where(device: FakeDe
 def test_a_reason_is_warned_of_once_and_the_host_answers() -> None:
     data = frame(1_000)
     collection = dd.from_pandas(data, npartitions=2)
-    choice._warn.cache_clear()
+    stream._warn.cache_clear()
     with dask_gpuagg.enabled(), dask.config.set({"gpuagg.engine": "device"}):
         with pytest.warns(dask_gpuagg.FallbackWarning, match="whole groups of host partitions"):
             ours = collection.groupby("k", sort=True).f.median().compute(scheduler="sync")
@@ -162,7 +135,7 @@ def test_a_reason_is_warned_of_once_and_the_host_answers() -> None:
 
 
 def test_without_a_gpu_the_reason_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "obstacle", lambda: "no CUDA driver (none)")
+    monkeypatch.setattr(stream, "obstacle", lambda: "no CUDA driver (none)")
     collection = dd.from_pandas(frame(100), npartitions=2)
     settings = {"gpuagg.engine": "device", "gpuagg.fallback": "raise", "scheduler": "synchronous"}
     with dask_gpuagg.enabled(), dask.config.set(settings):

@@ -19,7 +19,7 @@ import dask
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.reporting.fallbacks import tally
+from dask_gpuagg.reporting.runs import session
 
 LEAST_SHARE = 99.0
 
@@ -98,12 +98,12 @@ _SETTINGS: dict[str, dict[str, str]] = {
 def pytest_runtest_call(item: pytest.Item):
     if item.config.option.stock:
         return (yield)
-    tally.reset()
+    session.reset()
     try:
         with dask.config.set(_SETTINGS.get(item.originalname, {})):
             return (yield)
     finally:
-        _count(len(tally.planned), tally.reasons())
+        _count(len(session.planned), Counter(session.fallbacks.values()))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

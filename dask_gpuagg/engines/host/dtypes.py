@@ -1,8 +1,8 @@
 """Dtypes of columns, keys and outputs, where partitions hold others than the metadata promised.
 
 A partial takes a column in the dtype that was found (``compatible``), partials are brought to one
-plan by the dtype that all have together (``common_dtype``; ``tasks/unify.py`` has the order of the
-steps), and keys and outputs get the dtype that pandas gives, or that the metadata promises.
+plan by the dtype that all have together (``common_dtype``; see ``tasks/partials.py``), and keys and
+outputs get the dtype that pandas gives, or that the metadata promises.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import decimal
 from collections.abc import Sequence
 from contextlib import suppress
-from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ import pyarrow as pa
 from dask.dataframe.dispatch import meta_nonempty
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
-from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, TEXT, dtype_class, is_complex, is_plain
+from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, TEXT, dtype_class, is_plain
 from dask_gpuagg.engines.host.grouping import is_dictionary
 from dask_gpuagg.plan import Column, Output
 
@@ -35,10 +34,12 @@ def compatible(values: pd.Series, promised: Any) -> tuple[pd.Series, Any]:
     """A column that has another dtype than the promised one, as its partial takes it.
 
     The values are changed only where that loses nothing and saves a dtype: empty columns, and
-    Python objects that all are of the promised class; objects that are durations are left to
-    ``durations``. The dtype is the promised one where the values can be merged with those of it.
+    Python objects that all are of the promised class. The dtype is the promised one where the
+    values can be merged with those of it.
     """
     dtype = values.dtype
+    if isinstance(dtype, np.dtype) and dtype.kind == "c":
+        raise TypeError(f"a partition has complex numbers, where {promised} was promised")
     cls, promised_cls = dtype_class(dtype), dtype_class(promised)
     if len(values) == 0:
         return values.astype(promised), promised
@@ -46,8 +47,6 @@ def compatible(values: pd.Series, promised: Any) -> tuple[pd.Series, Any]:
         return values, dtype
     if values.isna().all():
         # objects, text or NaN, which a column gets that holds nothing
-        if promised_cls == "timedelta":
-            return values.astype(object), promised
         return pd.Series(None, values.index, nullable(promised), values.name), promised
     return _of_objects(values, promised) if cls == "object" else (values, dtype)
 
@@ -58,10 +57,6 @@ def _of_objects(values: pd.Series, promised: Any) -> tuple[pd.Series, Any]:
     A null among them is what kept them from a plain dtype.
     """
     cls = dtype_class(promised)
-    if cls in _NUMERIC:
-        values = complex_objects(values)
-        if is_complex(values.dtype):
-            return values, values.dtype
     try:
         inferred = pd.Series(pd.array(values.tolist()), values.index, name=values.name)
     except OverflowError:  # integers beyond 64 bits
@@ -72,32 +67,12 @@ def _of_objects(values: pd.Series, promised: Any) -> tuple[pd.Series, Any]:
         exact = inferred.astype(nullable(promised))
         if (exact == inferred).fillna(True).all():  # integers wrap, floats are rounded
             return exact, promised
-    return values if cls == "timedelta" else inferred, inferred.dtype
+    return inferred, inferred.dtype
 
 
 def of_categories(values: pd.Series) -> pd.Series:
     """A column of categories as the values that they stand for."""
     return values.astype(values.dtype.categories.dtype)
-
-
-def durations(values: pd.Series, dtype: Any) -> pd.Series:
-    """Python objects that are merged as durations of a dtype, as durations; others as they are.
-
-    Their sum alone is one of objects: pandas adds nothing up to the integer 0 there.
-    """
-    if values.dtype != object or dtype_class(dtype) != "timedelta":
-        return values
-    return pd.Series(pd.array(values.tolist(), dtype=dtype), values.index, name=values.name)
-
-
-def complex_objects(values: pd.Series) -> pd.Series:
-    """Python objects as complex numbers, where all are numbers and some of them complex."""
-    valid = [v for v in values if not pd.isna(v)]
-    if not any(isinstance(v, complex | np.complexfloating) for v in valid):
-        return values
-    if not all(isinstance(v, Number | np.bool_) for v in valid):
-        return values
-    return values.where(values.notna(), np.nan).astype("complex128")
 
 
 def nullable(dtype: Any) -> Any:
@@ -122,15 +97,13 @@ def common_dtype(dtypes: Sequence[Any]) -> Any:
     distinct = list(dict.fromkeys(dtypes))
     if len(distinct) == 1:
         return distinct[0]
-    classes = {"complex" if is_complex(dtype) else dtype_class(dtype) for dtype in distinct}
+    classes = set(map(dtype_class, distinct))
     if classes == {"category"}:
         return distinct[0]
     if classes == {"decimal"}:
         schemas = [pa.schema([("value", dtype.pyarrow_dtype)]) for dtype in distinct]
         schema = pa.unify_schemas(schemas, promote_options="permissive")
         return pd.ArrowDtype(schema.field("value").type)
-    if "complex" in classes and classes <= {"complex", *_NUMERIC}:
-        return np.dtype("complex128")
     plain = [d.categories.dtype if isinstance(d, pd.CategoricalDtype) else d for d in distinct]
     together = pd.concat([pd.Series([], dtype=dtype) for dtype in plain]).dtype
     if dtype_class(together) == "object" and classes <= _NUMERIC:
@@ -301,7 +274,6 @@ def conform(values: Any, dtype: Any, output: Output) -> Any:
         rule in ("object", "key")
         or (rule == "custom" and promised == "object")
         or cls == promised == "category"  # categories are known only now
-        or (rule == "sum" and holds_objects(values) and promised == "timedelta")
         # pandas' medians of float16 are float64, whatever the metadata says
         or (output.kind is Kind.WHOLE and series.dtype == np.float64 and narrow_float)
     ):

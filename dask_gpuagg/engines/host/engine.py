@@ -1,8 +1,8 @@
-"""The host engine: pandas partitions in, pandas results out; see ``engines/protocol.py``."""
+"""The host engine: pandas partitions in, pandas results out; see ``engines.Engine``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -12,11 +12,10 @@ import pandas as pd
 
 from dask_gpuagg.aggregations import Kind
 from dask_gpuagg.dtypes import NUMERIC, TEMPORAL, dtype_class, is_plain
-from dask_gpuagg.engines.host import wide
+from dask_gpuagg.engines.host.compiled import Fields, Reducer
 from dask_gpuagg.engines.host.dtypes import (
     common_dtype,
     compatible,
-    durations,
     holds_objects,
     key_as_promised,
     key_as_text,
@@ -33,20 +32,23 @@ from dask_gpuagg.engines.host.exchange import (
 )
 from dask_gpuagg.engines.host.finish import WHOLE, finish_groups, finish_matrix, finish_values
 from dask_gpuagg.engines.host.grouping import Codes, Groups, first_rows, group, repeated
-from dask_gpuagg.engines.host.reducer import Fields, Reducer
 from dask_gpuagg.engines.host.sketches import SKETCHES
 from dask_gpuagg.engines.host.stacking import (
     MANY_COLUMNS,
     Columns,
+    States,
     alike,
     bytes_of,
     columns_of,
     divided,
     is_categorical,
+    join,
     keys_of,
+    merge_many,
     stack,
     stack_series,
     stacked,
+    update_many,
 )
 from dask_gpuagg.engines.host.states import expect, merge, update
 from dask_gpuagg.plan import Column, Output, Partial, Plan, Sketched
@@ -83,7 +85,7 @@ def partial(
         # counted, those of a group whose values are all null too
         valued = [] if is_categorical(columns[0]) else columns
         required = [*(keys if plan.dropna else []), *valued]
-        keys, columns = [*keys, durations(columns[0], plan.columns[0].dtype)], []
+        keys, columns = [*keys, columns[0]], []
         # NaN alone are no floats that are counted, whatever was promised
         all_keys, promised = keys, (*plan.keys, Column(plan.columns[0].label, np.dtype(object)))
         if required:
@@ -101,17 +103,14 @@ def partial(
     if groups.n == 0:
         keys = [key_of_no_group(*pair) for pair in zip(all_keys, promised, strict=True)]
         groups = replace(groups, keys=[key.array for key in keys])
-    with_objects = columns
-    if not isinstance(columns, Columns):
-        columns = [durations(v, c.dtype) for v, c in zip(columns, plan.columns, strict=False)]
     # the last key of value_counts is the value
     texts = [key_as_text(*pair) for pair in zip(groups.keys, promised, strict=False)]
     groups = replace(groups, keys=[*texts, *groups.keys[len(texts) :]])
     tables: Partial = {}
     if plan.grouped:
         reducer = Reducer(groups.codes, groups.n)
-        fields = _states(reducer, columns, index, plan, with_objects)
-        tables["groups"] = _table(groups.keys, fields)
+        states = _states(reducer, columns, index, plan)
+        tables["groups"] = _table(groups.keys, _columns_of_states(states))
     for c in plan.pairs:
         tables[f"pairs{c}"] = _distinct(groups, keys, columns[c], at_least=_LEAST_REPEATED)
     for i, sketched in enumerate(plan.sketches):
@@ -135,8 +134,8 @@ def combine(partials: Sequence[Partial], plan: Plan, owned: bool = False) -> Par
             keys = keys_of(table)
             groups = group(keys, dropna=False)
             if layout.kind is Kind.MERGEABLE:
-                fields = _merged_states(Reducer(groups.codes, groups.n), table, plan)
-                table = _table(groups.keys, fields)
+                states = _merged_states(Reducer(groups.codes, groups.n), table, plan)
+                table = _table(groups.keys, _columns_of_states(states))
             elif layout.kind is Kind.DISTINCT:
                 table = _distinct(groups, keys, table["v"])
             else:
@@ -158,8 +157,8 @@ def finalize(
         # each row is a group: nothing is merged
         table = partials[0]["groups"]
         arrays = {name: _array(table[name], owned) for name in table.columns}
-        keys = [arrays.pop(f"k{i}") for i in range(len(plan.keys))]
-        return finish_groups(keys, arrays, _no_table, plan, meta)
+        keys = [arrays[f"k{i}"] for i in range(len(plan.keys))]
+        return finish_groups(keys, _states_in(arrays, plan), None, plan, meta)
     tables = {
         layout.name: stack(alike([p[layout.name] for p in partials], plan))
         for layout in plan.tables
@@ -201,17 +200,17 @@ def finalize(
             codes[name], fields = _merged_sketch(layout.sketch, codes[name], n, table)
             tables[name] = _table([], fields)
     reducers = {name: Reducer(codes[name], n) for name in tables}
-    fields = {}
+    states: States = {}
     if plan.grouped:
-        fields = _merged_states(reducers["groups"], tables["groups"], plan)
+        states = _merged_states(reducers["groups"], tables["groups"], plan)
     elif plan.states:
         table = tables["rows"]
         columns = {c: table[f"v{c}"] for c in plan.rows}
-        fields = _states(reducers["rows"], columns, table.index, plan)
+        states = _states(reducers["rows"], columns, table.index, plan)
     if plan.shape == "values":
-        return finish_values(keys, fields, plan, meta)
+        return finish_values(keys, states, plan, meta)
     if plan.shape == "matrix":
-        return finish_matrix(keys, fields, plan, meta)
+        return finish_matrix(keys, states, plan, meta)
 
     def from_table(i: int, output: Output) -> Any:
         name, parameters = plan.table_of(output), dict(output.parameters)
@@ -228,7 +227,7 @@ def finalize(
         column = f"v{output.column}" if output.kind is Kind.WHOLE else "v"
         return WHOLE[output.aggregation](reducer, table[column], parameters)
 
-    return finish_groups(keys, fields, from_table, plan, meta)
+    return finish_groups(keys, states, from_table, plan, meta)
 
 
 def _is_plain(partial: Partial, plan: Plan) -> bool:
@@ -242,10 +241,6 @@ def _is_plain(partial: Partial, plan: Plan) -> bool:
     return not any(use.custom for use in plan.states) and all(
         dtype_class(dtype) in _PLAIN for dtype in {*promised, *table.dtypes}
     )
-
-
-def _no_table(i: int, output: Output) -> Any:
-    raise AssertionError(f"{output.label} is made of states")
 
 
 def _array(column: pd.Series, owned: bool) -> Any:
@@ -282,13 +277,8 @@ def within_memory(
     smaller: Callable[[], T] | None = None,
     held: list[Any] | None = None,
 ) -> T:
-    """Return the result of a step, or of a smaller one where memory lacks; see ``Engine``."""
-    try:
-        return step()
-    except MemoryError:
-        if smaller is None:
-            raise
-    return smaller()
+    """Return the result of the step: systems end a process rather than refuse it memory."""
+    return step()
 
 
 def restored(partials: list[Any]) -> list[Partial]:
@@ -309,29 +299,36 @@ def _states(
     columns: Mapping[int, pd.Series] | Sequence[pd.Series],
     index: pd.Index,
     plan: Plan,
-    with_objects: Sequence[pd.Series] | None = None,
-) -> Fields:
-    """The states of rows, named as merged ones; ``with_objects`` has durations as objects."""
-    reduced = wide.update(reducer, columns, plan)
+) -> States:
+    """The states of rows."""
+    reduced = update_many(reducer, columns, plan)
     rest = [(i, use) for i, use in enumerate(plan.states) if i not in reduced]
     for _, use in rest:  # so that each column is read once for all of its states
         for c in use.columns:
             reducer.expect(use.state, columns[c])
     for i, use in rest:
-        source = with_objects if with_objects is not None and use.state == "osum" else columns
-        inputs = [source[c] for c in use.columns]
+        inputs = [columns[c] for c in use.columns]
         if use.custom is None:
             reduced[i] = update(reducer, use.state, inputs, index)
         else:
             named = inputs[0].rename(plan.columns[use.columns[0]].label)
             grouped = named.groupby(reducer.codes, sort=True)
             reduced[i] = _custom_fields(use.custom.chunk(grouped), reducer.n)
-    return _named(reduced)
+    return reduced
 
 
-def _named(states: Mapping[int, Fields]) -> Fields:
+def _columns_of_states(states: States) -> Fields:
     """The fields of states by their names in a partial, in the order of the plan."""
     return {f"s{i}.{name}": values for i in sorted(states) for name, values in states[i].items()}
+
+
+def _states_in(columns: Mapping[str, Any], plan: Plan, but: Container[int] = ()) -> States:
+    """The states among the columns of a partial, without those at some positions of the plan."""
+    return {
+        i: {f: columns[f"s{i}.{f}"] for f in STATES[use.state].fields_in(columns, f"s{i}.")}
+        for i, use in enumerate(plan.states)
+        if i not in but
+    }
 
 
 def _custom_fields(returned: Any, n: int) -> Fields:
@@ -340,27 +337,24 @@ def _custom_fields(returned: Any, n: int) -> Fields:
     return {str(i): s.reindex(pd.RangeIndex(n)).array for i, s in enumerate(series)}
 
 
-def _merged_states(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> Fields:
-    merged = wide.merge(reducer, table, plan)
-    rest = [(i, use) for i, use in enumerate(plan.states) if i not in merged]
-    columns: dict[str, pd.Series] = {}
-    if rest:
-        columns = dict(zip(table.columns, columns_of(table, list(table.columns)), strict=True))
-    fields = {
-        i: {f: columns[f"s{i}.{f}"] for f in STATES[use.state].fields_in(columns, f"s{i}.")}
-        for i, use in rest
-    }
-    for i, use in rest:
-        expect(reducer, use.state, fields[i])
-    for i, use in rest:
+def _merged_states(reducer: Reducer, table: pd.DataFrame, plan: Plan) -> States:
+    merged = merge_many(reducer, table, plan)
+    if len(merged) == len(plan.states):
+        return merged
+    columns = dict(zip(table.columns, columns_of(table, list(table.columns)), strict=True))
+    rest = _states_in(columns, plan, but=merged)
+    for i, fields in rest.items():
+        expect(reducer, plan.states[i].state, fields)
+    for i, fields in rest.items():
+        use = plan.states[i]
         if use.custom is None:
-            merged[i] = merge(reducer, use.state, fields[i])
+            merged[i] = merge(reducer, use.state, fields)
         else:
             names = [c for c in table.columns if c.startswith(f"s{i}.")]
             level = pd.Index(reducer.codes)
             grouped = [table[c].set_axis(level).groupby(level=0, sort=True) for c in names]
             merged[i] = _custom_fields(use.custom.agg(*grouped), reducer.n)
-    return _named(merged)
+    return merged
 
 
 def _distinct(
@@ -406,7 +400,7 @@ def _table(keys: Sequence[Any], fields: Fields) -> pd.DataFrame:
     joined = len(columns) >= _JOINED_COLUMNS and rows * len(columns) <= _JOINED_VALUES
     if not joined or len(columns) < MANY_COLUMNS:
         return pd.DataFrame(columns, copy=joined)
-    return wide.join(columns)  # pandas' work for each column would be all of the time
+    return join(columns)  # pandas' work for each column would be all of the time
 
 
 def _key_columns(keys: Iterable[Any]) -> dict[str, Any]:

@@ -13,20 +13,18 @@ import pandas as pd
 from dask_gpuagg import exact_sums
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines.host import wide
+from dask_gpuagg.engines.host.compiled import Fields, Reducer
 from dask_gpuagg.engines.host.dtypes import (
     DECIMAL_DIGITS,
     categories_of,
-    complex_objects,
     conform,
     holds_objects,
     list_dtype,
     natural_dtype,
     series_of,
 )
-from dask_gpuagg.engines.host.grouping import group, is_dictionary
-from dask_gpuagg.engines.host.reducer import Fields, Reducer
-from dask_gpuagg.engines.host.stacking import MANY_COLUMNS
+from dask_gpuagg.engines.host.grouping import group, is_dictionary, lists_of
+from dask_gpuagg.engines.host.stacking import MANY_COLUMNS, States, join
 from dask_gpuagg.plan import Output, Plan
 
 # pandas' own text is objects before release 3
@@ -38,36 +36,34 @@ Parameters = dict[str, Any]
 
 def finish_groups(
     keys: list[Any],
-    fields: Fields,
-    from_table: Callable[[int, Output], Any],
+    states: States,
+    from_table: Callable[[int, Output], Any] | None,
     plan: Plan,
     meta: Any,
 ) -> Any:
     """One row per group, one column per output.
 
-    ``fields`` are the merged states, named ``s<position>.<field>``; ``from_table`` makes an output
-    of distinct pairs, of a sketch or of whole rows, by its position.
+    ``states`` are merged; ``from_table`` makes an output of distinct pairs, of a sketch or of whole
+    rows, by its position.
     """
     index = make_index(keys, meta.index.names)
     dtypes = [meta.dtype] if meta.ndim == 1 else list(meta.dtypes)
     # stock Dask gives pandas whole groups then, of which pandas makes Arrow's lists
     in_whole_groups = any(output.aggregation == "median" for output in plan.outputs)
-    # each of thousands of outputs asks for its own states
-    states: dict[str, Fields] = {}
-    for name, values in fields.items():
-        state, field = name.split(".", 1)
-        states.setdefault(state, {})[field] = values
     columns: dict[int, Any] = {}
     taken: set[int] = set()
     for i, (output, promised) in enumerate(zip(plan.outputs, dtypes, strict=True)):
         dtype = promised
-        if output.kind is Kind.MERGEABLE:
-            values = _from_states(output, [states[f"s{s}"] for s in output.states], index)
+        if from_table is None or output.kind is Kind.MERGEABLE:
+            values = _from_states(output, [states[s] for s in output.states], index)
         else:
             values = from_table(i, output)
         if output.column in plan.deviating:
             of_column = plan.columns[output.column].dtype
-            if _is_nothing(values, of_column, promised):
+            # partitions without any text or number hold NaN alone, others nulls of the dtype
+            of_floats = isinstance(of_column, np.dtype) and of_column.kind == "f"
+            has_nulls = isinstance(promised, pd.api.extensions.ExtensionDtype)
+            if of_floats and has_nulls and pd.isna(values).all():
                 values = pd.array([None] * len(values), dtype=promised)
             else:
                 dtype = natural_dtype(output, of_column, promised)
@@ -89,7 +85,7 @@ def finish_groups(
         result: Any = columns[0].rename(meta.name)
     else:
         many = len(columns) >= MANY_COLUMNS
-        result = wide.join(columns, index) if many else pd.DataFrame(columns, index, copy=False)
+        result = join(columns, index) if many else pd.DataFrame(columns, index, copy=False)
         if list(result.columns) != list(columns):
             result = result[list(columns)]
         # a user may name them: those of the metadata stay as they are
@@ -97,19 +93,9 @@ def finish_groups(
     return result.take(sort_order(keys)) if plan.sort else result
 
 
-def _is_nothing(values: Any, dtype: Any, promised: Any) -> bool:
-    """Whether an output has NaN alone, which partitions without any text or number hold.
-
-    The promised dtype has nulls of its own, and other outputs have it.
-    """
-    floats = isinstance(dtype, np.dtype) and dtype_class(dtype) == "float"
-    null = floats and isinstance(promised, pd.api.extensions.ExtensionDtype)
-    return null and bool(pd.isna(values).all())
-
-
-def finish_values(keys: list[Any], fields: Fields, plan: Plan, meta: Any) -> pd.Series:
+def finish_values(keys: list[Any], states: States, plan: Plan, meta: Any) -> pd.Series:
     """``value_counts``: one row per group and distinct value, frequent values first."""
-    counts = fields["s0.n"]
+    counts = states[0]["n"]
     if isinstance(keys[-1], pd.Categorical):
         keys, counts = _every_category(keys, counts)
     else:  # categories of some partition may have been null
@@ -138,13 +124,13 @@ def _every_category(
     return [*(k.take(np.repeat(np.arange(groups.n), size)) for k in groups.keys), values], dense
 
 
-def finish_matrix(keys: list[Any], fields: Fields, plan: Plan, meta: Any) -> pd.DataFrame:
+def finish_matrix(keys: list[Any], states: States, plan: Plan, meta: Any) -> pd.DataFrame:
     """``cov`` and ``corr``: one row per group and column, one column per column."""
     n, m = len(keys[0]), len(plan.columns)
     output = plan.outputs[0]
     cube = np.empty((n, m, m))
     for i, use in enumerate(plan.states):
-        state = {name: np.asarray(fields[f"s{i}.{name}"]) for name in ("n", "cxx", "cxy", "cyy")}
+        state = {name: np.asarray(states[i][name]) for name in ("n", "cxx", "cxy", "cyy")}
         a, b = use.columns
         cube[:, a, b] = cube[:, b, a] = _MATRIX[output.aggregation](state, dict(output.parameters))
     order = sort_order(keys) if plan.sort else np.arange(n)
@@ -314,8 +300,6 @@ def _unique(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
 
 
 def _median(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
-    if values.dtype == object:  # truths beside numbers, of several partitions
-        values = complex_objects(values)
     medians = reducer.medians(values)
     return reducer.by(values).median().array if medians is None else medians
 
@@ -325,12 +309,8 @@ def _quantile(reducer: Reducer, values: pd.Series, parameters: Parameters) -> An
 
 
 def _list(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
-    lists = np.empty(reducer.n, dtype=object)
     ordered = values.astype(object).to_numpy()[np.argsort(reducer.codes, kind="stable")]
-    ends = np.cumsum(reducer.size)
-    for i, (start, end) in enumerate(zip(ends - reducer.size, ends, strict=True)):
-        lists[i] = list(ordered[start:end])
-    return lists
+    return lists_of(list(ordered), reducer.size)
 
 
 # by the groups of a table's rows, the column of values, and the output's parameters

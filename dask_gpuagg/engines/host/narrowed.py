@@ -70,8 +70,8 @@ def sample(run: Sequence[Any], plan: Plan, stride: int) -> pd.DataFrame:
 
 
 def is_ready() -> bool:
-    """Whether rows can be counted by brackets."""
-    return True
+    """Whether rows can be counted by brackets: the compiled loops can run."""
+    return compiled.should_run(compiled.LEAST_ROWS)
 
 
 def kept_rows(counted: Counted) -> int:
@@ -87,7 +87,11 @@ def aim(samples: Sequence[pd.DataFrame], plan: Plan) -> Brackets:
     for target in targets(plan):
         column = stacked[f"v{target.column}"]
         wide = _wide(plan.columns[target.column].dtype)
-        values, codes = _valid(*_plain(column, groups, wide), wide)
+        values, codes = _plain(column, groups, wide)
+        values = values.astype(wide, copy=False)
+        valid = ~np.isnan(values)
+        if not valid.all():
+            values, codes = values[valid], codes[valid]
         ends.append(_aimed(codes, groups.n, values, target.q))
     inside = share_inside(np.bincount(groups.codes, minlength=groups.n))
     return Brackets(_key_table(groups), ends, others=True, inside=inside)
@@ -153,13 +157,6 @@ def _plain(column: pd.Series, groups: Groups, dtype: np.dtype[Any]) -> tuple[Arr
     return array[valid].to_numpy(dtype), groups.codes[valid]
 
 
-def _valid(values: Array, codes: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
-    """The values in the dtype and their groups, without NaN."""
-    values = values.astype(dtype, copy=False)
-    valid = ~np.isnan(values)
-    return (values, codes) if valid.all() else (values[valid], codes[valid])
-
-
 def _places(table: pd.DataFrame, among: pd.DataFrame) -> Array:
     """The row of each group of a table among others, -1 for none."""
     pairs = zip(keys_of(among), keys_of(table), strict=True)
@@ -185,15 +182,6 @@ def _counted(
 ) -> tuple[Array, Array, Array]:
     """Counts of each group's sides; group and value of each row inside."""
     counts = np.zeros((n, SIDES), np.int64)
-    if not compiled.should_run(len(codes), n):
-        values, codes = _valid(values, codes, lows.dtype)
-        low, high = lows[codes], highs[codes]
-        beyond = values > low
-        sides = (values >= low).astype(np.int64) + beyond
-        sides += (beyond & (values >= high)).astype(np.int64) + (beyond & (values > high))
-        np.add.at(counts, (codes, sides), 1)
-        inside = sides == INSIDE
-        return counts, codes[inside], values[inside]
     codes = compiled.read_only(codes, np.int32)
     # memory that is not written to takes no room; a row that is not kept is overwritten
     of_row, inside = np.empty(len(codes) + 1, np.int32), np.empty(len(codes) + 1, lows.dtype)
@@ -318,11 +306,7 @@ def _statistics(together: _Together, target: int, q: float) -> tuple[_Ranked, Ar
     codes, candidates = together.inside(target)
     counts = np.bincount(codes, minlength=len(ranked.rows))
     ranks = np.where(inside, ranked.ranks - ranked.before, -1)
-    if compiled.should_run(len(codes)):
-        compiled.select(candidates, compiled.read_only(codes, np.int32), counts, ranks, values)
-    else:
-        by_group = candidates[compiled.order_within(codes, len(counts), candidates)]
-        values[inside] = by_group[(np.cumsum(counts) - counts + ranks)[inside]]
+    compiled.select(candidates, compiled.read_only(codes, np.int32), counts, ranks, values)
     return ranked, values
 
 

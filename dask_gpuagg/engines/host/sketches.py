@@ -27,9 +27,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from dask_gpuagg.dtypes import TEMPORAL, TICKS, dtype_class
-from dask_gpuagg.engines.host.compiled import order_within
+from dask_gpuagg.engines.host.compiled import Fields, order_within
 from dask_gpuagg.engines.host.exchange import Hashes, hash_array, hash_text, ticks_with_unit
-from dask_gpuagg.engines.host.reducer import Fields
+from dask_gpuagg.engines.host.grouping import lists_of
 from dask_gpuagg.engines.host.states import floats_of
 
 Codes = npt.NDArray[np.int64]
@@ -106,15 +106,8 @@ def _merge_top(codes: Codes, rows: int, fields: Fields, sign: int, n: int = 5) -
 def _finish_top(codes: Codes, rows: int, fields: Fields, n: int = 5) -> npt.NDArray[np.object_]:
     # merged entries are in the order of their groups, and of the values in each
     some = fields["w"] == 1
-    codes, values = codes[some], fields["v"][some]
-    ends = np.cumsum(np.bincount(codes, minlength=rows))
-    lists = np.empty(rows, dtype=object)
-    start = 0
-    objects = values.tolist()
-    for i, end in enumerate(ends.tolist()):
-        lists[i] = objects[start:end]
-        start = end
-    return lists
+    sizes = np.bincount(codes[some], minlength=rows)
+    return lists_of(fields["v"][some].tolist(), sizes)
 
 
 def _of_top(sign: int) -> Sketch:
@@ -283,17 +276,13 @@ def _every_other(
     for run in np.split(values, np.cumsum(sizes)[:-1]):
         ordered = np.sort(run)
         even = len(run) // 2 * 2
-        half = ordered[_coin(ordered, level) : even : 2]
+        # a coin by the values: a task that is run again makes the same sketch
+        bits = int(hash_array(ordered[len(run) // 2 :][:1] + 0.0)[0])
+        half = ordered[bits >> level & 1 : even : 2]
         halves += [half, ordered[even:]]
         levels.append(np.repeat((level + 1, level), (len(half), len(run) - even)))
     counts = [len(of_group) for of_group in levels]
     return np.repeat(groups, counts), np.concatenate(halves), np.concatenate(levels).astype(np.int8)
-
-
-def _coin(ordered: Floats, level: int) -> int:
-    """0 or 1, by the values: a task that is run again makes the same sketch."""
-    bits = hash_array(ordered[len(ordered) // 2 :][:1] + 0.0)
-    return int(bits[0] >> np.uint64(level)) & 1
 
 
 def _finish_levels(codes: Codes, n: int, fields: Fields, q: float = 0.5) -> Floats:

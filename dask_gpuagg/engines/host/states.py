@@ -20,10 +20,10 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_gpuagg import exact_sums
-from dask_gpuagg.dtypes import NUMERIC, dtype_class, is_complex, is_plain
+from dask_gpuagg.dtypes import NUMERIC, dtype_class, is_plain
 from dask_gpuagg.engines.host import compiled
+from dask_gpuagg.engines.host.compiled import Fields, Reducer
 from dask_gpuagg.engines.host.grouping import take
-from dask_gpuagg.engines.host.reducer import Fields, Reducer
 from dask_gpuagg.states import STATES, State
 
 Floats = npt.NDArray[np.float64]
@@ -75,10 +75,7 @@ def expect(reducer: Reducer, state: str, fields: dict[str, pd.Series]) -> None:
 
 
 def floats_of(values: pd.Series) -> Floats:
-    """The values in float64, nulls as NaN; of complex ones the real parts, as pandas warns.
-
-    Durations are numbers of ticks.
-    """
+    """The values in float64, nulls as NaN; durations are numbers of ticks."""
     if dtype_class(values.dtype) == "timedelta":
         return np.where(values.isna(), np.nan, _ticks(values).astype(np.float64))
     if isinstance(values.dtype, np.dtype) and values.dtype.kind != "O":
@@ -127,8 +124,6 @@ def _count(reducer: Reducer, values: pd.Series) -> Fields:
 
 
 def _isum(reducer: Reducer, values: pd.Series) -> Fields:
-    if is_complex(values.dtype):
-        return {"sum": np.asarray(reducer.sum(values))}
     sums = reducer.by_loops(values, "sum")
     return {"sum": reducer.sum(_integers(values, 0)) if sums is None else sums}
 
@@ -138,8 +133,6 @@ def _fsum(reducer: Reducer, values: pd.Series) -> Fields:
         sums = reducer.by_loops(values, "sum")
         if sums is not None:
             return {"sum": sums}
-    if is_complex(values.dtype):
-        return {"sum": np.asarray(reducer.sum(values))}
     if _cannot_wrap(values):  # the integer sum is exact, and may be asked for anyway
         return {"sum": np.asarray(_once(reducer, "isum", values)["sum"], dtype=np.float64)}
     # pandas would sum float32 in float32
@@ -166,8 +159,6 @@ def sums_fit(values: npt.NDArray[Any]) -> bool:
 
 def _xsum(reducer: Reducer, values: pd.Series) -> Fields:
     n = _once(reducer, "count", values)
-    if is_complex(values.dtype):
-        raise TypeError("gpuagg.deterministic: sums of complex numbers depend on the row order")
     if dtype_class(values.dtype) == "float":
         filled = _filled(values, 0.0)
         floats = floats_of(values) if filled is None else filled.to_numpy()
@@ -191,23 +182,17 @@ def _osum(reducer: Reducer, values: pd.Series) -> Fields:
 
 
 def _iprod(reducer: Reducer, values: pd.Series) -> Fields:
-    numbers = values if is_complex(values.dtype) else _integers(values, 1)
-    return {"prod": _products(reducer, numbers)}
+    return {"prod": _products(reducer, _integers(values, 1))}
 
 
 def _fprod(reducer: Reducer, values: pd.Series) -> Fields:
     filled = _filled(values, 1.0)
     if filled is not None:
         return {"prod": _products(reducer, filled, skipna=False)}
-    numbers = values if is_complex(values.dtype) else _float_series(values)
-    return {"prod": _products(reducer, numbers)}
+    return {"prod": _products(reducer, _float_series(values))}
 
 
 def _products(reducer: Reducer, values: pd.Series, skipna: bool = True) -> npt.NDArray[Any]:
-    """Products of numbers; of complex ones as Python objects, pandas having no other."""
-    if is_complex(values.dtype):
-        products = reducer.by(values.astype(object)).prod(skipna=skipna)
-        return np.asarray(products, dtype=values.dtype)
     return np.asarray(reducer.by(values).prod(skipna=skipna))
 
 
@@ -224,7 +209,7 @@ def _halves(reducer: Reducer, integers: npt.NDArray[Any]) -> list[npt.NDArray[An
 
 def _sums(reducer: Reducer, values: pd.Series) -> Any:
     """Sums of partial sums."""
-    if not (dtype_class(values.dtype) in NUMERIC or is_complex(values.dtype)):
+    if dtype_class(values.dtype) not in NUMERIC:
         # sums of decimals beside sums of floats
         values = pd.Series(values.to_numpy(dtype=np.float64, na_value=np.nan))
     # an inf - inf of a partition is NaN and has to stay NaN: partial sums are never skipped
@@ -296,7 +281,7 @@ def _merge_extreme(reducer: Reducer, fields: dict[str, pd.Series], state: str) -
 
 
 def _update_moments(reducer: Reducer, values: pd.Series) -> Fields:
-    if is_complex(values.dtype) or dtype_class(values.dtype) == "timedelta":
+    if dtype_class(values.dtype) == "timedelta":
         values = pd.Series(floats_of(values))
     floats = values if compiled.can_read(values.dtype) else pd.Series(floats_of(values))
     n = _once(reducer, "count", values)["n"]

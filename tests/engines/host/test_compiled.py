@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_gpuagg.engines.host import compiled, loops
+from dask_gpuagg.engines.host.compiled import Reducer
 from dask_gpuagg.engines.host.exchange import split as split_partial
 from dask_gpuagg.engines.host.grouping import group
-from dask_gpuagg.engines.host.reducer import Reducer
 from dask_gpuagg.engines.host.states import update
 from dask_gpuagg.plan import Column, Plan
 
@@ -169,7 +169,7 @@ def test_threads_may_compile_at_once():
     code = """
 import threading, numpy as np, pandas as pd
 from dask_gpuagg.engines.host.states import update
-from dask_gpuagg.engines.host.reducer import Reducer
+from dask_gpuagg.engines.host.compiled import Reducer
 values = pd.Series(np.ones(60_000)); codes = np.arange(60_000) % 7; sums = []
 def work():
     sums.append(update(Reducer(codes, 7), "fsum", [values], values.index)["sum"].sum())
@@ -185,7 +185,7 @@ def test_few_rows_need_no_numba():
 import sys, pandas as pd
 from dask_gpuagg.engines.host.grouping import group
 from dask_gpuagg.engines.host.states import update
-from dask_gpuagg.engines.host.reducer import Reducer
+from dask_gpuagg.engines.host.compiled import Reducer
 column = pd.Series(["id1", "id2"] * 1000, dtype="str"); groups = group([column], dropna=True)
 update(Reducer(groups.codes, groups.n), "count", [column], column.index)
 assert "numba" not in sys.modules

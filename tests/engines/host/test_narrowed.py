@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dask_gpuagg.engines.host import compiled, engine, narrowed
+from dask_gpuagg.engines.host import engine, narrowed
 from dask_gpuagg.narrowing import is_narrowed, rows_inside, stride_of, targets
 from dask_gpuagg.plan import Column, Output, Plan, StateUse
 
@@ -114,12 +114,9 @@ def shuffled(rows: int, groups: int, dtype: str, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame({"k": rng.integers(0, groups, rows), "v": values.astype(dtype)})
 
 
-@pytest.mark.parametrize("by_loops", [False, True])
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint64", "float32", "float64"])
-def test_many_rows(dtype: str, by_loops: bool, monkeypatch: pytest.MonkeyPatch):
-    """By compiled loops and by NumPy: brackets hold few rows, and the ranks of all groups."""
-    monkeypatch.setattr(compiled, "LEAST_ROWS", 0 if by_loops else 1 << 40)
-    monkeypatch.setattr(compiled, "_FEW_ROWS", 0 if by_loops else 1 << 40)
+def test_many_rows(dtype: str):
+    """Brackets hold few rows, and the ranks of all groups."""
     data = shuffled(60_000, 7, "float64" if dtype.startswith("u") else dtype)
     data["v"] = data["v"].abs().astype(dtype)
     parts = [data.iloc[:100], data.iloc[100:100], data.iloc[100:30_000], data.iloc[30_000:]]
@@ -133,12 +130,7 @@ def test_many_rows(dtype: str, by_loops: bool, monkeypatch: pytest.MonkeyPatch):
     assert all(len(values) < len(data) / 4 for _, values in inside)
 
 
-@pytest.mark.parametrize("by_loops", [False, True])
-def test_many_equal_values_are_counted_and_not_kept(
-    by_loops: bool, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(compiled, "LEAST_ROWS", 0 if by_loops else 1 << 40)
-    monkeypatch.setattr(compiled, "_FEW_ROWS", 0 if by_loops else 1 << 40)
+def test_many_equal_values_are_counted_and_not_kept():
     data = shuffled(50_000, 3, "float64")
     data["v"] = np.floor(data["v"] / 1e6)  # a handful of values
     plan = plan_of("float64")
@@ -236,10 +228,8 @@ def test_larger_groups_are_sampled_more_thinly():
     assert all(stride & (stride - 1) == 0 for stride in strides)
 
 
-def test_groups_that_no_sample_has(monkeypatch: pytest.MonkeyPatch):
+def test_groups_that_no_sample_has():
     """As many as there are rows: all rows are kept."""
-    monkeypatch.setattr(compiled, "LEAST_ROWS", 0)
-    monkeypatch.setattr(compiled, "_FEW_ROWS", 0)
     rows = 20_000
     parts = [
         pd.DataFrame({"k": np.zeros(rows, int) if i == 1 else np.arange(rows) + i, "v": i + 0.5})

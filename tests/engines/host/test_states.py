@@ -19,9 +19,8 @@ from dask_gpuagg import exact_sums
 from dask_gpuagg.aggregations import REGISTRY, STATES
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.host import compiled
-from dask_gpuagg.engines.host import reducer as reducer_module
+from dask_gpuagg.engines.host.compiled import Fields, Reducer
 from dask_gpuagg.engines.host.grouping import group
-from dask_gpuagg.engines.host.reducer import Fields, Reducer
 from dask_gpuagg.engines.host.states import merge, update
 from tests.engines.host.columns import DTYPES as COLUMNS
 from tests.engines.host.columns import series_of
@@ -216,7 +215,7 @@ class TestReducer:
     def test_the_values_of_a_batch_are_bounded(self, monkeypatch):
         columns = [pd.Series([1.0, 2.0, 3.0, i]) for i in range(20)]
         for most, sizes in ((8, [2] * 10), (27, [6, 6, 6, 2]), (1, [1] * 20), (1000, [20])):
-            monkeypatch.setattr(reducer_module, "_MOST_VALUES", most)
+            monkeypatch.setattr(compiled, "_MOST_VALUES", most)
             reducer = Reducer(self.codes, 3)
             for column in columns:
                 reducer.expect("fsum", column)
@@ -271,7 +270,7 @@ def exact_sums_of(values: np.ndarray, nan_is_null: bool, by_loops: bool) -> Fiel
 def test_sums_are_those_of_fsum(
     values: np.ndarray, block: int, by_loops: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reducer_module, "_ROWS_OF_A_BIN", block)
+    monkeypatch.setattr(compiled, "_ROWS_OF_A_BIN", block)
     fields = exact_sums_of(values, True, by_loops)
     assert fields.keys().isdisjoint(exact_sums.SPECIAL)
     result = exact_sums.total({exact_sums.COUNT: np.zeros(GROUPS, np.int64)} | fields, np)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.engines.host import compiled, grouping, strings
+from dask_gpuagg.engines.host import compiled, grouping
 
 _CHARACTERS = ["a", "b", "z", "0", " ", "\0", "\x7f", "é", "ß", "漢", "🦆"]
 LENGTHS = (1, 3, 7, 8, 9, 16, 31, 32)
@@ -38,7 +38,7 @@ def many(words: list[str], rows: int = 1100) -> pd.Series:
 
 def check(column: pd.Series) -> None:
     """Assert that codes are below the size they claim and give the strings back."""
-    packed = strings.pack(column)
+    packed = grouping.pack(column)
     assert packed is not None
     codes = packed.codes()
     assert len(codes) == len(column)
@@ -52,7 +52,7 @@ def check(column: pd.Series) -> None:
 @given(words_of_one_length())
 def test_round_trip_and_as_few_codes_as_words(words):
     column = many(words)
-    packed = strings.pack(column)
+    packed = grouping.pack(column)
     if packed is not None:  # None: more than 62 bits differ
         check(column)
         assert len(set(packed.codes().tolist())) == column.nunique()
@@ -66,7 +66,7 @@ def test_every_length_and_every_place(length):
 
 
 def test_constant_columns_need_no_bits():
-    packed = strings.pack(many(["constant"]))
+    packed = grouping.pack(many(["constant"]))
     assert packed.bits == 0
     assert not packed.codes().any()
     check(many(["constant"]))
@@ -79,9 +79,9 @@ def test_all_bits_of_the_highest_byte():
 def test_the_widest_code_that_is_packed():
     # the top bit of ASCII never differs: eight bytes make 56 bits, nine would make 63
     everything = ["\0" * 8, "\x7f" * 8]
-    assert strings.pack(many(everything)).bits == 56
+    assert grouping.pack(many(everything)).bits == 56
     check(many(everything))
-    assert strings.pack(many([w + w[:1] for w in everything])) is None
+    assert grouping.pack(many([w + w[:1] for w in everything])) is None
 
 
 @pytest.mark.parametrize("length", [1, 7, 8, 9, 31])
@@ -116,7 +116,7 @@ def test_another_length_in_the_last_block():
     values = many(["aa", "bb"], 3 << 15).tolist()
     # the mean length stays two
     column = pd.Series([*values, "a", "aaa"], dtype="str")
-    assert strings.pack(column) is None
+    assert grouping.pack(column) is None
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_another_length_in_the_last_block():
     ids=["two", "of mean length", "empty", "null", "only null", "long"],
 )
 def test_declined(values):
-    assert strings.pack(pd.Series(values, dtype="str")) is None
+    assert grouping.pack(pd.Series(values, dtype="str")) is None
 
 
 @pytest.mark.parametrize("encode", [grouping._encode_text, grouping._encode_short])
