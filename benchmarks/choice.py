@@ -37,7 +37,7 @@ _CLASSES: tuple[Any, ...] = (
     *(records.Lphga, records.SpEga, records.Sgb, records.Hgb),
     *(records.Direct, records.Pgb, records.PgbUr, records.PgbFold),
 )
-_RECORDS: dict[str, type[Decision]] = {r.kernel: r for r in _CLASSES}
+_RECORDS: dict[str, type[Decision]] = {"hgb_runs": Hgb} | {r.kernel: r for r in _CLASSES}
 # Wanted: within NEAR times the best kernel in SHARE of the cells, within WORST in all of them.
 NEAR, SHARE, WORST = 1.1, 0.9, 1.5
 # Times the best kernel's time, within which others contend with it.

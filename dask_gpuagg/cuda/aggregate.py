@@ -425,7 +425,7 @@ def decide(call: Call, forced: str, sample: Sample | None, encoded: bool = False
     estimate = estimated(call, forced, sample) if sample else None
     if encoded and estimate is not None:
         # rows are looked up by linear probing, so no other way of finding a slot will do
-        estimate = replace(estimate, bounds=summary.ANY_WORD, ascending=False)
+        estimate = replace(estimate, bounds=summary.ANY_WORD)
     return _decision(call, call.query, estimate, forced)
 
 

@@ -10,6 +10,35 @@ namespace gpuagg {
 // A key that is farther from its first slot than this spills.
 constexpr u32 SHARED_PROBES = 128;
 
+// Accumulates straight into the table, of which `replicas` threads in a row each have a copy.
+template <class Q> struct InTable {
+    GPUAGG_INLINE InTable() {}
+    GPUAGG_INLINE void update(const typename Q::All::Memory& m, u32 slot, u32 replicas, u32 share,
+                              const typename Q::Values& row, u32 number) {
+        Q::All::update(Shared{}, m, {slot, slot * replicas + share}, row, number);
+    }
+    GPUAGG_INLINE void finish(const typename Q::All::Memory&, u32, u32) {}
+};
+
+// Accumulates in registers as long as a thread's rows stay in one group.
+template <class Q> struct InRegisters {
+    typename Q::All::Value held;
+    u32 at;
+    GPUAGG_INLINE InRegisters() : held(Q::All::none()), at(NONE) {}
+    GPUAGG_INLINE void update(const typename Q::All::Memory& m, u32 slot, u32 replicas, u32 share,
+                              const typename Q::Values& row, u32 number) {
+        if (slot != at) {
+            finish(m, replicas, share);
+            at = slot;
+            held = Q::All::none();
+        }
+        Q::All::fold_row(held, row, number);
+    }
+    GPUAGG_INLINE void finish(const typename Q::All::Memory& m, u32 replicas, u32 share) {
+        if (at != NONE) Q::All::add(Shared{}, m, {at, at * replicas + share}, held);
+    }
+};
+
 template <class Q> GPUAGG_INLINE void clear_shared(u64* words, const typename Q::All::Memory& m,
                                                    u32 all, u32 replicas) {
     for (u32 i = threadIdx.x; i < all; i += blockDim.x) words[i] = EMPTY;
@@ -39,9 +68,9 @@ GPUAGG_INLINE void merge_block(const Args& a, const Column* columns, const u64* 
 
 // A tile of WARP * UNROLL rows, one warp's. WHOLE: the input has all of its rows, so that all loads
 // can be under way before the first is waited for. True if rows were spilled beyond the limit.
-template <class Q, bool WHOLE, u32 UNROLL>
+template <class Q, bool WHOLE, u32 UNROLL, class A>
 GPUAGG_INLINE bool take_tile(const Args& a, const Column* columns, u64* words, u32* claimed,
-                             const typename Q::All::Memory& memory, u64 base) {
+                             const typename Q::All::Memory& memory, A& accumulate, u64 base) {
     using K = typename Q::Key;
     const u32 lane = threadIdx.x % WARP;
     const u32 share = threadIdx.x & (a.replicas - 1);
@@ -77,13 +106,12 @@ GPUAGG_INLINE bool take_tile(const Args& a, const Column* columns, u64* words, u
 #pragma unroll
     for (u32 j = 0; j < UNROLL; ++j)
         if (slot[j] != NONE)
-            // so many threads in a row each have a copy of the states
-            Q::All::update(Shared{}, memory, {slot[j], slot[j] * a.replicas + share}, row[j],
-                           static_cast<u32>(base + j * WARP + lane));
+            accumulate.update(memory, slot[j], a.replicas, share, row[j],
+                              static_cast<u32>(base + j * WARP + lane));
     return list_lost<UNROLL>(a, lost, base + lane);
 }
 
-template <class Q, u32 THREADS, u32 UNROLL>
+template <class Q, template <class> class Accumulate, u32 THREADS, u32 UNROLL>
 __global__ void __launch_bounds__(THREADS, 1)
     hgb(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns) {
     extern __shared__ u64 words[];
@@ -99,17 +127,19 @@ __global__ void __launch_bounds__(THREADS, 1)
     const u32 warps = blockDim.x / WARP;
     const u64 stride = static_cast<u64>(gridDim.x) * warps * TILE;
     u64 base = (static_cast<u64>(blockIdx.x) * warps + threadIdx.x / WARP) * TILE + a.first;
+    Accumulate<Q> accumulate;
     bool stop = false;
     // the trip count is the warp's, so that its lanes meet at every barrier
     for (; base + TILE <= a.rows && !stop; base += stride)
-        stop = take_tile<Q, true, UNROLL>(a, columns, words, &claimed, memory, base);
+        stop = take_tile<Q, true, UNROLL>(a, columns, words, &claimed, memory, accumulate, base);
     if (base < a.rows && !stop) {
-        take_tile<Q, false, UNROLL>(a, columns, words, &claimed, memory, base);
+        take_tile<Q, false, UNROLL>(a, columns, words, &claimed, memory, accumulate, base);
         base += stride;
     }
     if (threadIdx.x % WARP == 0)
         a.resume[blockIdx.x * warps + threadIdx.x / WARP] =
             static_cast<u32>(base < a.rows ? base : a.rows);
+    accumulate.finish(memory, a.replicas, threadIdx.x & (a.replicas - 1));
     __syncthreads();
     merge_block<Q>(a, columns, words, memory);
 }

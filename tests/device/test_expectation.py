@@ -70,6 +70,13 @@ def test_rows_alike_are_grouped_as_rows_before(
     assert again.rows == ROWS - 1_000
 
 
+def test_runs_alike_are_grouped_as_rows_before() -> None:
+    runs = [np.repeat(drawn(50, seed, ROWS // 1_000), 1_000) for seed in (1, 2)]
+    first, again = (grouped(keys, FIVE, "hgb", i) for i, keys in enumerate(runs))
+    assert first.decision.kernel == "hgb_runs"
+    assert TOLD in again.decision.why
+
+
 def changed(keys: Any) -> dict[str, Any]:
     """Rows unlike those before, each in one way."""
     rng = np.random.default_rng(3)

@@ -68,6 +68,9 @@ def decide(
         return _forced(case, forced)
     if estimate is None:
         return tables.in_global(case, f"{rows:,} rows are few")
+    fits = margin(estimate.groups) <= tables.shared_capacity(query, device)
+    if estimate.ascending and not fits and _admits_runs(query):
+        return Sgb(why=f"{estimate.groups:,} groups, keys that ascend", estimate=estimate)
     return _cheapest(case, estimate, costs or shipped(device).costs, memory)
 
 
@@ -104,15 +107,13 @@ def _cheapest(case: Case, estimate: KeySummary, costs: Costs, memory: int | None
     expected, skewed = estimate.groups, estimate.skewed
     capacity = tables.shared_capacity(query, device)
     narrow = tables.in_window(case, f"{expected:,} groups of a narrow range")
-    fits, in_runs = margin(expected) <= capacity, estimate.ascending and _admits_runs(query)
-    # the same updates as in partitions, and no rows are moved first: other candidates are not
-    # evaluated, because the host's own time counts most here; rows side by side that have one key
-    # want one copy of a state at once
-    if fits and narrow and narrow.in_shared and not (in_runs and narrow.replicas < _LANES):
-        return narrow
-    if in_runs:
-        return Sgb(why=f"{expected:,} groups, keys that ascend", estimate=estimate)
-    if fits:
+    if margin(expected) <= capacity:
+        # rows of runs that lie side by side want one copy of a state at once
+        meets = narrow is not None and tables.in_runs(estimate) and narrow.replicas < _LANES
+        # the same updates as in partitions, and no rows are moved first: other candidates are not
+        # evaluated, because the host's own time counts most here
+        if narrow is not None and narrow.in_shared and not meets:
+            return narrow
         return tables.in_shared(case, f"{expected:,} groups fit shared memory")
     why = f"{expected:,} groups exceed shared memory"
     candidates: list[Decision | None] = []

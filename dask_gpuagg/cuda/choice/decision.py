@@ -22,7 +22,8 @@ PARTITION_SIGMAS = 5
 class Decision:
     """The kernel of one call; of the kernels that have a geometry, their own record has it."""
 
-    # one of ``choose.KERNELS``, ``range`` where only the rows' groups are numbered, or ``libcudf``
+    # one of ``choose.KERNELS``, ``hgb_runs``, ``range`` where only the rows' groups are numbered,
+    # or ``libcudf``
     kernel: str
     why: str
     # None where no sample was taken
@@ -56,7 +57,7 @@ class Sgb(Decision):
 
 @dataclass(frozen=True, kw_only=True)
 class Hgb(Decision):
-    """A hash table in the shared memory of each multiprocessor."""
+    """A hash table in the shared memory of each multiprocessor: ``hgb``, or ``hgb_runs``."""
 
     kernel: str = "hgb"
     # of a block's table: slots, copies of its states

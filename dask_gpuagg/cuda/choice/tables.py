@@ -18,7 +18,7 @@ from dask_gpuagg.cuda.choice.decision import (
     safe_slots,
     shared_bytes,
 )
-from dask_gpuagg.cuda.choice.summary import window
+from dask_gpuagg.cuda.choice.summary import KeySummary, window
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS
 from dask_gpuagg.cuda.runtime.driver import Device
@@ -39,6 +39,9 @@ _MOST_REPLICAS = 256
 # Slots for each expected group, the best first.
 _ROOMY = (2, 1.5)
 _GLOBAL_LOAD = 0.6
+# A warp whose neighbours share a key in more than this share of the rows keeps its sums in
+# registers.
+_RUNS_FROM = 0.9
 
 
 def shared_capacity(query: Query, device: Device) -> int:
@@ -50,7 +53,9 @@ def shared_capacity(query: Query, device: Device) -> int:
 def in_shared(case: Case, why: str) -> Hgb:
     """A table in the shared memory of each multiprocessor, merged into one in global memory."""
     query, _, estimate, device, _ = case
-    groups = min(margin(case.groups), shared_capacity(query, device))
+    capacity, runs = shared_capacity(query, device), in_runs(estimate)
+    # registers take what replicas are for, and a sample of long runs shows few of the groups
+    groups = capacity if runs else min(margin(case.groups), capacity)
     fixed, replica = query.slot_bytes
     available = shared_bytes(device)
     # a warp probes as long as the unluckiest of its rows, so a low load comes before replicas
@@ -64,13 +69,14 @@ def in_shared(case: Case, why: str) -> Hgb:
     else:
         slots, replicas = (available // (fixed + replica) - EXTRA_SLOTS) // 2 * 2, 1
     return Hgb(
+        kernel="hgb_runs" if runs else "hgb",
         why=why,
         estimate=estimate,
         shared_slots=slots,
         replicas=replicas,
         blocks=_blocks(case),
         # blocks with different keys fill it beyond the estimate; it is small all the same
-        global_slots=even(max(4 * margin(case.groups), 2048)),
+        global_slots=even(max(4 * margin(capacity if runs else case.groups), 2048)),
     )
 
 
@@ -138,3 +144,8 @@ def in_full_table(case: Case, why: str) -> SpEga:
         uncertain = margin(case.groups) * (1 + 2 * deviation(case.groups, case.rows))
         slots = min(case.rows, int(uncertain))
     return SpEga(why=why, estimate=case.estimate, global_slots=even(max(slots, 64)))
+
+
+def in_runs(estimate: KeySummary | None) -> bool:
+    """Whether most rows have the key of the row before."""
+    return estimate is not None and estimate.repeats >= _RUNS_FROM

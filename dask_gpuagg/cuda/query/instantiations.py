@@ -93,7 +93,8 @@ UNITS: dict[str, Instances] = {
         list_free="list_free",
         next_place="place_rows<Asked, false, {threads}, {unroll}>",
     ),
-    "hgb": Instances("hgb/hgb.cuh", hgb="hgb<Asked, {threads}, {unroll}>"),
+    "hgb": Instances("hgb/hgb.cuh", hgb="hgb<Asked, InTable, {threads}, {unroll}>"),
+    "hgb_runs": Instances("hgb/hgb.cuh", hgb_runs="hgb<Asked, InRegisters, {threads}, {unroll}>"),
     "direct_shared": Instances(
         "direct/direct.cuh", direct_shared="direct<Asked, Shared, {threads}, {unroll}>"
     ),

@@ -500,7 +500,7 @@ def test_values_that_are_mostly_null_are_gathered() -> None:
     assert chosen(0.2, one).kernel == "pgb"
 
 
-@pytest.mark.parametrize("name", ["", "pbg", "range"])
+@pytest.mark.parametrize("name", ["", "pbg", "hgb_runs", "range"])
 def test_unknown_kernel_raises(name: str) -> None:
     with pytest.raises(ValueError, match=r"there is no kernel .*auto, hgb, direct, pgb, pgb_ur, "):
         choose.decide(SUM, 10**8, None, H200, name)

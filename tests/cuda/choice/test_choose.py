@@ -102,6 +102,7 @@ def test_what_is_decided_can_be_launched(
         assert made.kernel in ("lphga", "sp_ega")
         assert made.global_slots <= safe_slots(rows)
         return
+    assert made.kernel in ("hgb", "hgb_runs")
     assert made.replicas in {1 << i for i in range(9)}
     assert made.shared_slots >= 2
     assert made.shared_slots % 2 == 0
@@ -174,6 +175,11 @@ def test_few_rows_are_not_sampled() -> None:
 def test_a_sum_on_an_h200(groups: int, kernel: str, replicas: int) -> None:
     made: Any = decide(query(SUM), 10**8, exact(groups), H200)
     assert (made.kernel, made.replicas) == (kernel, replicas)
+
+
+def test_runs_are_summed_in_registers() -> None:
+    assert decide(query(SUM), 10**8, exact(100, 0.95), H200).kernel == "hgb_runs"
+    assert decide(query(SUM), 10**8, exact(100, 0.5), H200).kernel == "hgb"
 
 
 @pytest.mark.parametrize("groups", [1_000, 100_000, 1_000_000])

@@ -89,9 +89,10 @@ def test_sparse_skewed_and_ascending_keys_are_not_direct() -> None:
     assert decide(SUM, 10**8, sparse, H200, "direct").kernel == "direct"
     assert decide(SUM, 10**8, dense(20_000, skewed=True), H200).kernel != "direct"
     assert decide(SUM, 10**8, dense(10**6, skewed=True), H200, "direct").kernel == "lphga"
-    assert decide(SUM, 10**8, replace(dense(1_000), ascending=True), H200).kernel == "sgb"
+    runs = replace(dense(1_000), repeats=0.95)
+    assert decide(SUM, 10**8, runs, H200).kernel == "hgb_runs"
     # no two lanes meet in a slot, however long the runs are
-    few = decide(SUM, 10**8, replace(dense(100), ascending=True), H200)
+    few = decide(SUM, 10**8, replace(dense(100), repeats=0.95), H200)
     assert isinstance(few, Direct)
     assert few.replicas >= 32
     assert decide(SUM, 10**8, replace(dense(10**6), ascending=True), H200).kernel == "sgb"

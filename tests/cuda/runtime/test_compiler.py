@@ -42,7 +42,7 @@ nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC's bindings are 
 FAST = ("--Ofast-compile=max",)
 # Units that read, update or write states, each in another way.
 STATE_UNITS = (
-    *("core", "lphga", "transfer", "hgb", "direct_shared", "direct_global"),
+    *("core", "lphga", "transfer", "hgb", "hgb_runs", "direct_shared", "direct_global"),
     *("aggregate", "aggregate_crowded", "fold", "absorb", "runs"),
 )
 # Together they have every unit: keys of one word and of two, hashed strings, codes, and numbers of

@@ -146,6 +146,7 @@ def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("kernel", "named"),
     [
+        ("hgb_runs", "hgb"),
         ("direct_shared", "direct"),
         ("scatter_wide_narrow", "scatter"),
         ("aggregate_narrow", "aggregate"),
