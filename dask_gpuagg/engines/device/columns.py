@@ -320,7 +320,23 @@ def column_at(frame: Any, label: Any) -> Any:
     """A column of a DataFrame. cuDF itself makes another DataFrame of it first."""
     if frame._data.multiindex:
         return frame[label]
-    return cudf.Series._from_column(frame._data[label], name=label, index=frame.index)
+    return series_of(frame._data[label], label, frame.index)
+
+
+def series_of(column: ColumnBase, name: Any, index: Any) -> Any:
+    """A Series of a column, with an index of as many rows."""
+    return unchecked(cudf.Series, ColumnAccessor({name: column}, verify=False), index)
+
+
+def unchecked(cls: Any, data: ColumnAccessor, index: Any) -> Any:
+    """A DataFrame or Series with the fields that cuDF gives it.
+
+    cuDF itself looks for each field among the labels before it is set.
+    """
+    result = object.__new__(cls)
+    flags = pd.Flags(result, allows_duplicate_labels=True)
+    vars(result).update(_data=data, _index=index, _attrs={}, _flags=flags)
+    return result
 
 
 def view_at(frame: Any, name: str) -> plc.Column:

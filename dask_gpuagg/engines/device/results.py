@@ -17,6 +17,7 @@ from cudf.core.column_accessor import ColumnAccessor
 from cudf.utils.dtypes import dtype_to_pylibcudf_type
 
 from dask_gpuagg.aggregations import REGISTRY
+from dask_gpuagg.cache import Cache, OfObjects
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device.columns import (
     BOOL8,
@@ -30,8 +31,10 @@ from dask_gpuagg.engines.device.columns import (
     like,
     names_of,
     series_from,
+    series_of,
     table,
     take_rows,
+    unchecked,
     view,
 )
 from dask_gpuagg.engines.device.groups import Grouping, matches
@@ -129,12 +132,42 @@ def shaped(groups: Any, plan: Plan, shape: Shape) -> Any:
         columns.append((column if column.dtype == dtype else _cast(column, dtype))._column)
     index = _index_of([groups._data[n] for n in names], shape.index, shape.index_name)
     if shape.series:
-        return cudf.Series._from_column(columns[0], name=shape.labels, index=index)
-    accessor = ColumnAccessor(dict(enumerate(columns)), verify=False)
-    result = cudf.DataFrame._from_data(accessor, index=index)
-    # a user may name them: those of the metadata stay as they are
-    result.columns = shape.labels.view()
-    return result
+        return series_of(columns[0], shape.labels, index)
+    return unchecked(cudf.DataFrame, _labelled(shape.labels, columns), index)
+
+
+def _labelled(labels: pd.Index, columns: Sequence[ColumnBase]) -> ColumnAccessor:
+    """Columns as a frame has them, by their labels."""
+    accessor = _seen.of(labels, lambda: _accessor_of(labels))
+    return ColumnAccessor(
+        dict(zip(accessor.names, columns, strict=True)),
+        multiindex=accessor.multiindex,
+        rangeindex=accessor.rangeindex,
+        level_names=accessor.level_names,
+        label_dtype=accessor.label_dtype,
+        level_dtypes=accessor._level_dtypes,
+        verify=False,
+        # a user may name them: those of the metadata stay as they are
+        pandas_index=labels.view(),
+    )
+
+
+# Labels as cuDF has them: it would look for duplicates in them each time. Workers unpickle equal
+# ones for each task.
+_accessors: Cache[tuple[Any, ...], ColumnAccessor] = Cache(256)
+_seen: OfObjects[ColumnAccessor] = OfObjects(16)
+
+
+def _accessor_of(labels: pd.Index) -> ColumnAccessor:
+    levels = labels.levels if isinstance(labels, pd.MultiIndex) else [labels]
+    key = (type(labels), tuple(labels), tuple(labels.names), tuple(level.dtype for level in levels))
+
+    def make() -> ColumnAccessor:
+        frame = cudf.DataFrame({i: cudf.Series([], dtype="int8") for i in range(len(labels))})
+        frame.columns = labels
+        return frame._data
+
+    return _accessors.of(key, make)
 
 
 def _cast(column: Any, dtype: Any) -> Any:
