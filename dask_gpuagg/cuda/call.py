@@ -169,7 +169,7 @@ class Call(Launcher):
     about: tuple[str, ...] = ()
     # groups that there are at least
     least: int = 0
-    # columns that partitions have written
+    # columns that were written before the host knew the number of groups
     early: list[tuple[Any, Any]] | None = None
     # launches the comparison of samples, which may make the kernels behind it do nothing
     check: Callable[[], None] | None = None
@@ -229,11 +229,17 @@ def table_of(call: Call, slots: int) -> Table:
     return Table(memory, memory + 8 * all_slots, slots, limit)
 
 
-def collect(call: Call) -> Counters:
-    """Number the groups of the table, and say how many they are."""
+def number_groups(call: Call) -> None:
+    """Number the groups of the table, not waiting for it."""
     slots = call.args.table.slots + EXTRA_SLOTS
     call.args.order = call.allocate(4 * slots).ptr
+    call.early = None
     call.launch_over("collect", slots, call.args)
+
+
+def collect(call: Call) -> Counters:
+    """Number the groups of the table, and say how many they are."""
+    number_groups(call)
     return call.counters()
 
 
@@ -257,11 +263,30 @@ def run_of(call: Call, decision: Decision, counters: Counters, **more: Any) -> R
 
 # ---- from a table to columns ---------------------------------------------------------------------
 
+# Columns of so few bytes are written before the host knows how many groups there are: it then waits
+# once, for the columns, instead of for the groups and again for them.
+_EARLY_BYTES = 1 << 25
 # A column may keep so many times its bytes, and some more; otherwise its beginning is copied.
 _LOOSEST = 1.5
 _SMALL = 1 << 21
+# Of ``Args.groups``: as many as the device has counted (kernels/output/output.cuh).
+_COUNTED = 0xFFFFFFFF
 
 Buffers = list[tuple[Any, Any]]
+
+
+def collect_early(call: Call, most: int | None = None) -> Counters:
+    """Number the groups and write a small table's columns, all before anything is waited for.
+
+    The table must be final unless the counters say otherwise. ``most`` is the most groups that it
+    may have, where its slots are more.
+    """
+    number_groups(call)
+    room = (call.args.table.slots if most is None else most) + EXTRA_SLOTS
+    if room * sum(TYPE_BYTES[ctype] for ctype, _ in call.query.columns_out) <= _EARLY_BYTES:
+        call.early = columns_for(call, room)
+        _write(call, call.early, _COUNTED, room)
+    return call.counters()
 
 
 def columns_for(call: Call, room: int, nulls: Sequence[int | None] = ()) -> Buffers:
@@ -294,9 +319,8 @@ def write(call: Call, counters: Counters) -> tuple[list[Made], list[Made]]:
     nulls: list[int | None] = [None] * keys
     nulls += counters.nulls[: len(types) - keys]
     buffers = columns_for(call, groups, nulls) if early is None else early
-    call.args.groups = groups
     if early is None and groups:
-        call.launch_over("write", groups, call.args, call.columns, targets_of(buffers))
+        _write(call, buffers, groups, groups)
     columns = []
     for (ctype, nullable), n, (data, mask) in zip(types, nulls, buffers, strict=True):
         mask = None if n == 0 else mask
@@ -309,7 +333,13 @@ def write(call: Call, counters: Counters) -> tuple[list[Made], list[Made]]:
             if mask is not None:
                 mask.resize(mask_bytes(groups), call.stream)
         columns.append(Made(data, mask, n if nullable else 0))
+    call.args.groups = groups
     return columns[:keys], columns[keys:]
+
+
+def _write(call: Call, buffers: Buffers, groups: int, room: int) -> None:
+    call.args.groups = groups
+    call.launch_over("write", room, call.args, call.columns, targets_of(buffers))
 
 
 # ---- calls of columns ----------------------------------------------------------------------------

@@ -190,6 +190,9 @@ GPUAGG_INLINE void write_key(ByRow<KEEP, C...>, const Column*, const Target* to,
     put(*to, group, static_cast<i32>(probe.word >> 32), true, is_group);
 }
 
+// Groups that the host did not wait to know the number of.
+constexpr u32 COUNTED = 0xffffffffu;
+
 template <class Q, class O, u32 KEY_TARGETS>
 __global__ void __launch_bounds__(SMALL_BLOCK)
     write(const __grid_constant__ Args a, const __grid_constant__ Columns<Q> columns,
@@ -198,7 +201,7 @@ __global__ void __launch_bounds__(SMALL_BLOCK)
     const auto memory = Q::All::carve(a.table.cells, a.table.slots + EXTRA_SLOTS, 1);
     const u32 lane = threadIdx.x % WARP;
     const u32 stride = gridDim.x * blockDim.x;
-    const u32 groups = a.groups;
+    const u32 groups = a.groups == COUNTED ? a.counters->groups : a.groups;
     for (u32 base = blockIdx.x * blockDim.x + threadIdx.x - lane; base < groups; base += stride) {
         const u32 group = base + lane;
         const bool is_group = group < groups;

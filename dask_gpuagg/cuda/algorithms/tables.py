@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from dask_gpuagg.cuda.call import Call, Run, collect, reset, run_of, table_of, zero
+from dask_gpuagg.cuda.call import Call, Run, collect, collect_early, reset, run_of, table_of, zero
 from dask_gpuagg.cuda.choice import tables
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, SpEga, even, safe_slots
 from dask_gpuagg.cuda.query.structs import Args, Counters, Round, Table, Window
@@ -42,7 +42,7 @@ def hgb(call: Call, decision: Hgb) -> tuple[Run, Counters] | None:
             call.launch(kernel, decision.blocks, query.threads, own, columns, shared=shared)
 
     launch(decision.kernel, shared)
-    counters = collect(call)
+    counters = collect_early(call)
     if counters.unplaced or counters.mismatch:
         return None
     spilled = counters.spilled
@@ -79,10 +79,11 @@ def lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
         for own, columns, rows in call.over(args):
             blocks = call.spread(rows, threads * call.query.unroll)
             call.launch("lphga", blocks, threads, own, columns)
-        counters = collect(call)
+        counters = collect_early(call)
         if not counters.unplaced:
             return run_of(call, decision, counters, restarted=restarted), counters
         # the failed table is released before the larger one is taken
+        call.early = None
         del call.held[held:]
         # half empty by construction, and searched to its end: keys that all want one slot are
         # slow, but they find a place
@@ -194,7 +195,7 @@ def direct(call: Call, decision: Direct) -> tuple[Run, Counters] | None:
         call.launch(kernel, decision.blocks, query.threads, *operands, shared=shared)
     if not decision.in_shared:
         call.launch_over("name_slots", keys, args, window)
-    counters = collect(call)
+    counters = collect_early(call, keys)
     spilled = counters.spilled
     if spilled > args.spill_limit or counters.mismatch:
         return None

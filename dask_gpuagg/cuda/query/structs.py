@@ -102,7 +102,7 @@ class Args(Struct):
     list = _field("const u32*")  # of lphga: the rows, instead of all
     order = _field("u32*")  # of collect and write: the slots of the groups, null: the first ones
     taken = _field("u32*")  # of append_others: groups of the target that the dense area has
-    groups = U32  # of write and whatever else follows them: how many
+    groups = U32  # of write and whatever else follows them: how many; of write also COUNTED
     extras = U32  # Counters::extras, once the host knows them
     beside = U32  # of lphga: not 0 if its rows are what a few partitions did not take
 
