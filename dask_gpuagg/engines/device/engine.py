@@ -11,7 +11,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from operator import iand
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import cudf
 import cupy as cp
@@ -51,6 +51,7 @@ from dask_gpuagg.engines.device.results import (
     complete,
     matrix_of,
     of_plan,
+    result_of,
     shape_of,
     shaped,
     values_of,
@@ -81,8 +82,10 @@ __all__ = [
 NAME = "device"
 T = TypeVar("T")
 
-# For the plans used last: whether only values and dtypes of columns are read.
+# For the plans used last: whether only values and dtypes of columns are read, ...
 _bare: OfObjects[bool] = OfObjects(8)
+# ... and the shape of the result.
+_prepared: OfObjects[_Prepared] = OfObjects(8)
 
 
 def direct_of_frame(frame: Any, by: Sequence[Any], plan: Plan, meta: Any) -> tuple[Any, int] | None:
@@ -145,20 +148,49 @@ def direct_of_columns(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, s
     grouping.read(views)
     add = functools.partial(finish_rows, plan=plan, columns=views)
     labels = add_outputs(grouping, plan, range(len(plan.outputs)), add)
-    dtypes = {
-        f"o{i}": columns[o.column].dtype
-        for i, o in enumerate(plan.outputs)
-        if o.column is not None
-        and keeps_values(o.aggregation)
-        and not is_own(columns[o.column].dtype)
-    }
-    groups, shape = grouping.table(labels, dtypes), of_plan(shape, plan)
-    if not is_lost(losses_of(groups)):
-        return shaped(without_losses(groups), plan, shape)
+    prepared = _prepared.of(plan, lambda: _prepare(plan, shape))
+    if prepared.promised is not shape:
+        prepared = _prepare(plan, shape)
+    shape = prepared.shape
+    if prepared.by_table:
+        dtypes = {
+            f"o{i}": columns[o.column].dtype
+            for i, o in enumerate(plan.outputs)
+            if o.column is not None
+            and keeps_values(o.aggregation)
+            and not is_own(columns[o.column].dtype)
+        }
+        groups = grouping.table(labels, dtypes)
+        if not is_lost(losses_of(groups)):
+            return shaped(without_losses(groups), plan, shape)
+    else:
+        group_keys, outputs_and_losses = grouping.run()
+        pairs = list(zip(labels, outputs_and_losses, strict=True))
+        if not is_lost([column for label, column in pairs if label.startswith("l")]):
+            outputs = [column for label, column in pairs if label.startswith("o")]
+            if not plan.dropna:  # a NaN key is a null one
+                group_keys = [nans_to_nulls(key) for key in group_keys]
+            return result_of(group_keys, outputs, [k.dtype for k in keys], shape)
     # moments lost digits: the states of rows have them restored
     states = states_of_rows(keys, dict(enumerate(columns)), None, plan, not plan.dropna)
     groups = with_outputs(finished(states, plan), {}, plan, shape.index, {})
     return shaped(groups, plan, shape)
+
+
+class _Prepared(NamedTuple):
+    """A plan's shape as promised and as the plan has it.
+
+    Results go ``by_table`` that are sorted or have a dtype that libcudf does not know.
+    """
+
+    promised: Shape
+    shape: Shape
+    by_table: bool
+
+
+def _prepare(plan: Plan, promised: Shape) -> _Prepared:
+    shape = of_plan(promised, plan)
+    return _Prepared(promised, shape, plan.sort or not all(map(is_own, shape.dtypes)))
 
 
 def _direct_of_rows(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape) -> Any:

@@ -23,6 +23,8 @@ from dask_gpuagg.engines.device.columns import (
     BOOL8,
     NOWHERE,
     array_of,
+    as_column,
+    as_type,
     binary,
     column_at,
     column_of,
@@ -126,14 +128,33 @@ def shaped(groups: Any, plan: Plan, shape: Shape) -> Any:
     names = [f"k{i}" for i in range(len(plan.keys))]
     if plan.sort:
         groups = groups.sort_values(names, na_position="last", ignore_index=True)
-    columns = []
+    columns = [groups._data[n] for n in names]
     for i, dtype in enumerate(shape.dtypes):
         column = column_at(groups, f"o{i}")
         columns.append((column if column.dtype == dtype else _cast(column, dtype))._column)
-    index = _index_of([groups._data[n] for n in names], shape.index, shape.index_name)
+    return _framed(columns, shape)
+
+
+def _framed(columns: Sequence[ColumnBase], shape: Shape) -> Any:
+    """A DataFrame or Series of the keys' columns and then the outputs'."""
+    keys = len(columns) - len(shape.dtypes)
+    index = _index_of(columns[:keys], shape.index, shape.index_name)
     if shape.series:
-        return series_of(columns[0], shape.labels, index)
-    return unchecked(cudf.DataFrame, _labelled(shape.labels, columns), index)
+        return series_of(columns[keys], shape.labels, index)
+    return unchecked(cudf.DataFrame, _labelled(shape.labels, columns[keys:]), index)
+
+
+def result_of(
+    keys: Sequence[plc.Column], outputs: Sequence[plc.Column], dtypes: Sequence[Any], shape: Shape
+) -> Any:
+    """The DataFrame or Series of one row per group, which shares the memory of the columns.
+
+    Keys, of these dtypes, are without NaN; the shape has dtypes of libcudf's own.
+    """
+    columns = [as_column(key, dtype) for key, dtype in zip(keys, dtypes, strict=True)]
+    for output, promised in zip(outputs, shape.dtypes, strict=True):
+        columns.append(as_column(_as_promised(output, promised)))
+    return _framed(columns, shape)
 
 
 def _labelled(labels: pd.Index, columns: Sequence[ColumnBase]) -> ColumnAccessor:
@@ -168,6 +189,13 @@ def _accessor_of(labels: pd.Index) -> ColumnAccessor:
         return frame._data
 
     return _accessors.of(key, make)
+
+
+def _as_promised(column: plc.Column, dtype: Any) -> plc.Column:
+    """Cast to the type of a promised number, where the values are other numbers."""
+    if dtype.kind not in "biuf":
+        return column
+    return as_type(column, dtype_to_pylibcudf_type(dtype))
 
 
 def _cast(column: Any, dtype: Any) -> Any:
