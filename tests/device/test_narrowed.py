@@ -104,7 +104,7 @@ def test_a_second_count(where: float, monkeypatch: pytest.MonkeyPatch) -> None:
     dask_gpuagg.reporting.runs.forget()
     got = query.compute().to_pandas().sort_index()
     pd.testing.assert_frame_equal(got, frame().groupby("k").agg({"v": "median"}))
-    found = dask_gpuagg.profiling.measured().totals
+    found = dask_gpuagg.reporting.runs.session.measured().totals
     assert "recount" in {what.step for what in found}
 
 
@@ -143,7 +143,7 @@ def test_a_partition_of_another_dtype(what: str, monkeypatch: pytest.MonkeyPatch
     assert len(list(nodes(query, GroupByNarrowed))) == 1
     dask_gpuagg.reporting.runs.forget()
     got = as_pandas(query.compute())
-    assert "widen" in {found.step for found in dask_gpuagg.profiling.measured().totals}
+    assert "widen" in {found.step for found in dask_gpuagg.reporting.runs.session.measured().totals}
     monkeypatch.setattr(lower, "ROWS_FROM", 1 << 60)
     pd.testing.assert_frame_equal(got, as_pandas(grouped().compute()), check_exact=True)
 
