@@ -136,7 +136,7 @@ def assert_column(got: Any, want: Any, label: Any, rtol: float, atol: Any) -> No
         assert close.all(), text()
         return
     if all(pd.api.types.is_timedelta64_dtype(values.dtype) for values in (got, want)):
-        ticks = (got[valid] - want[valid]).to_numpy().view("int64")
+        ticks = (got[valid].to_numpy() - want[valid].to_numpy()).view("int64")
         assert (np.abs(ticks) <= np.broadcast_to(atol, valid.shape)[valid]).all(), text()
         return
     assert _values(got[valid]) == _values(want[valid]), text()
