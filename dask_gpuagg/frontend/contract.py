@@ -20,6 +20,7 @@ _SIGNATURES: dict[tuple[Any, str], str] = {
     (Expr, "lower_once"): "self lowered",
     (G.GroupBy, "__init__"): "self obj by group_keys sort observed dropna slice",
     (G.GroupBy, "aggregate"): "self arg split_every split_out shuffle_method kwargs",
+    (G.GroupBy, "transform"): "self func meta shuffle_method args kwargs",
 }
 
 # the property that is wrapped, of group-bys and of the nodes that give labels other names or values

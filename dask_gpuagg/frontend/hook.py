@@ -43,6 +43,7 @@ from dask_gpuagg.frontend.extended import ExtendedAggregation, joined
 from dask_gpuagg.frontend.metadata import cached_meta, is_cudf
 from dask_gpuagg.frontend.methods import ADDED, Added
 from dask_gpuagg.frontend.patches import Hook
+from dask_gpuagg.frontend.transform import transform
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.bucketing import dtypes_in
 from dask_gpuagg.planning.chunks import GroupByQuery
@@ -75,6 +76,7 @@ def hooks() -> list[Hook]:
         *((kind, MAPPING, renamed_mapping) for kind in RELABELLING),
         *((kind, "_meta", cached_meta) for kind in _WITH_METADATA),
         (G.GroupBy, "aggregate", aggregate),
+        (G.GroupBy, "transform", transform),
         (G.GroupBy, "__init__", initialize),
         (G.SeriesGroupBy, "__init__", initialize),
     ]

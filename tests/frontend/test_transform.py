@@ -1,0 +1,86 @@
+"""``transform`` by the name of an aggregation: a lookup, and no shuffle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+
+import dask_gpuagg
+from dask_gpuagg.frontend.transform import _NAMES, GroupByLookup
+
+ROWS = 600
+
+
+def frame() -> pd.DataFrame:
+    rng = np.random.default_rng(3)
+    data = pd.DataFrame(
+        {
+            "k": rng.integers(-9, 9, ROWS),
+            "j": pd.Series(rng.integers(0, 5, ROWS)).where(rng.random(ROWS) < 0.9),
+            "c": pd.Categorical(rng.choice(list("abc"), ROWS), categories=list("abcd")),
+            "far": rng.integers(0, 9, ROWS) << 40,
+            "x": pd.Series(rng.random(ROWS)).where(rng.random(ROWS) < 0.9),
+            "i": rng.integers(0, 9, ROWS),
+            "b": rng.random(ROWS) < 0.5,
+        }
+    )
+    return data.set_index(np.arange(ROWS) * 3)
+
+
+def compare(query: Any, data: pd.DataFrame) -> None:
+    """Compare rows in their order, labels, dtypes and divisions with pandas and the input."""
+    want = query(data)
+    ddf = dd.from_pandas(data, npartitions=4)
+    with dask_gpuagg.enabled(), dask.config.set({"scheduler": "sync", "gpuagg.fallback": "raise"}):
+        lazy = query(ddf, meta=want.iloc[:0])
+        assert isinstance(lazy.expr, GroupByLookup)
+        assert lazy.divisions == ddf.divisions
+        got = lazy.compute()
+    same = pd.testing.assert_frame_equal if want.ndim == 2 else pd.testing.assert_series_equal
+    same(got, want)
+
+
+@pytest.mark.parametrize("name", sorted(_NAMES))
+def test_every_name(name: str) -> None:
+    for columns in ("x", "i", *([] if name == "size" else [["x", "i"]])):
+        compare(lambda f, c=columns, **meta: f.groupby("k")[c].transform(name, **meta), frame())
+
+
+@pytest.mark.parametrize("dropna", [True, False])
+@pytest.mark.parametrize("by", [["j"], ["c"], ["far"], ["k", "j"], ["c", "k"]], ids="-".join)
+def test_keys(by: list[str], dropna: bool) -> None:
+    flags = {"dropna": dropna, "observed": True}
+    compare(lambda f, **meta: f.groupby(by, **flags).x.transform("sum", **meta), frame())
+    compare(lambda f, **meta: f.groupby(by, **flags)[["b", "i"]].transform("max", **meta), frame())
+
+
+def test_keys_that_are_expressions() -> None:
+    compare(lambda f, **meta: f.groupby(f.k % 3).x.transform("mean", **meta), frame())
+    compare(lambda f, **meta: f.x.groupby(f.k).transform("count", **meta), frame())
+
+
+def test_results_join_the_input_and_outlive_the_switch() -> None:
+    data = frame()
+    ddf = dd.from_pandas(data, npartitions=4)
+    with dask_gpuagg.enabled():
+        means = ddf.groupby("k").i.transform("mean", meta=("i", "f8"))
+        wide = ddf.assign(mean=means)
+        above = ddf[ddf.i > means]
+    want = data.groupby("k").i.transform("mean")
+    with dask.config.set(scheduler="sync"):
+        pd.testing.assert_series_equal(means.compute(), want)
+        pd.testing.assert_frame_equal(wide.compute(), data.assign(mean=want))
+        pd.testing.assert_frame_equal(above.compute(), data[data.i > want])
+
+
+@pytest.mark.parametrize("function", [lambda x: x - x.mean(), "cumsum", "rank"])
+def test_other_functions_are_left_to_dask(function: Any) -> None:
+    ddf = dd.from_pandas(frame(), npartitions=4)
+    with dask_gpuagg.enabled():
+        lazy = ddf.groupby("k").x.transform(function, meta=("x", "f8"))
+    assert not isinstance(lazy.expr, GroupByLookup)
