@@ -90,19 +90,37 @@ def columns_of(physical: Physical, groups: str) -> list[Column]:
 
 def drawn(columns: Sequence[Column]) -> str:
     """Columns as an SVG image, connected from left to right."""
-    height = _TOP + _STEP * max(column.boxes for column in columns) + _BOTTOM
-    width = _APART * (len(columns) - 1) + 150
+    rows = max(column.boxes for column in columns)
+    width, height = _APART * (len(columns) - 1) + 150, _TOP + _STEP * rows + _BOTTOM
+    # the middle of each box: columns are centred
+    middles = [
+        [_TOP + _STEP * ((rows - column.boxes + 1) / 2 + i) for i in range(column.boxes)]
+        for column in columns
+    ]
     shapes = []
-    for place, (before, after) in enumerate(itertools.pairwise(columns)):
+    for place, after in enumerate(columns[1:]):
         x1, x2 = _LEFT + place * _APART + _WIDTH, _LEFT + (place + 1) * _APART
-        for i, j in _links(before, after):
-            y1, y2 = _middle(before, i, height), _middle(after, j, height)
-            shapes.append(
-                f'<line x1="{x1}" y1="{y1:g}" x2="{x2}" y2="{y2:g}" '
-                'stroke="currentColor" stroke-opacity=".35"/>'
-            )
+        links = itertools.product(middles[place], middles[place + 1])
+        shapes += [
+            f'<line x1="{x1}" y1="{y1:g}" x2="{x2}" y2="{y2:g}" '
+            'stroke="currentColor" stroke-opacity=".35"/>'
+            for y1, y2 in (links if after.every else _aligned(*middles[place : place + 2]))
+        ]
     for place, column in enumerate(columns):
-        shapes += _boxes(column, _LEFT + place * _APART, height)
+        x = _LEFT + place * _APART
+        shapes += [
+            f'<rect x="{x}" y="{y - _HEIGHT / 2:g}" width="{_WIDTH}" height="{_HEIGHT}" rx="3" '
+            'fill="#3b82c4" fill-opacity=".25" stroke="#3b82c4"/>'
+            for y in middles[place]
+        ]
+        rest = column.number - column.boxes + 1
+        texts = [(14.0, column.title, ' font-weight="600"'), (height - 6, column.under, "")]
+        texts += [(middles[place][-1] + 4, f"{rest:,} more", "")] if rest > 1 else []
+        shapes += [
+            f'<text x="{x + _WIDTH / 2:g}" y="{y:g}" text-anchor="middle"{weight}>'
+            f"{escaped(text)}</text>"
+            for y, text, weight in texts
+        ]
     label = " to ".join(column.title for column in columns)
     return (
         f'<svg role="img" aria-label="{escaped(label)}" viewBox="0 0 {width} {height}" '
@@ -111,38 +129,12 @@ def drawn(columns: Sequence[Column]) -> str:
     )
 
 
-def _boxes(column: Column, x: int, height: int) -> list[str]:
-    centre = x + _WIDTH / 2
-    shapes = [_text(centre, 14, column.title, ' font-weight="600"')]
-    for i in range(column.boxes):
-        y = _middle(column, i, height) - _HEIGHT / 2
-        shapes.append(
-            f'<rect x="{x}" y="{y:g}" width="{_WIDTH}" height="{_HEIGHT}" rx="3" '
-            'fill="#3b82c4" fill-opacity=".25" stroke="#3b82c4"/>'
-        )
-        rest = column.number - column.boxes + 1
-        if i == column.boxes - 1 and rest > 1:
-            shapes.append(_text(centre, y + 13, f"{rest:,} more"))
-    shapes.append(_text(centre, height - 6, column.under))
-    return shapes
-
-
-def _text(x: float, y: float, text: str, weight: str = "") -> str:
-    return f'<text x="{x:g}" y="{y:g}" text-anchor="middle"{weight}>{escaped(text)}</text>'
-
-
-def _middle(column: Column, i: int, height: int) -> float:
-    """The height of a box's middle: columns are centred."""
-    room = height - _TOP - _BOTTOM
-    return _TOP + (room - _STEP * column.boxes) / 2 + _STEP * (i + 0.5)
-
-
-def _links(before: Column, after: Column) -> list[tuple[int, int]]:
-    """The boxes that are connected, by their places."""
-    if after.every:
-        return [*itertools.product(range(before.boxes), range(after.boxes))]
-    links = max(before.boxes, after.boxes)
-    return [(k * before.boxes // links, k * after.boxes // links) for k in range(links)]
+def _aligned(before: Sequence[float], after: Sequence[float]) -> list[tuple[float, float]]:
+    """Pairs of boxes at the same share of their columns."""
+    links = max(len(before), len(after))
+    return [
+        (before[k * len(before) // links], after[k * len(after) // links]) for k in range(links)
+    ]
 
 
 # runs that are shown of a query: calls of kernels in the text, and all in the picture
@@ -299,25 +291,18 @@ def explain(query: Any) -> Explanation:
         tuned = optimize_until(expr, "tuned-logical")
         # from the inputs on, and several queries in their order
         walked = {n._name: n for n in reversed([*tuned.walk()])}
-        left = {name: reason for name, node in walked.items() if (reason := left_to_dask(node))}
-        nodes = {n: node for n, node in walked.items() if n in left or is_aggregation(node)}
-        refused = {
-            name: [left[name]] if name in left else logical.refusals(node)
-            for name, node in nodes.items()
-        }
-        if problem:
-            refused |= {name: [Unsupported(problem)] for name in nodes if name not in left}
+        nodes = [n for n in walked.values() if is_aggregation(n) or left_to_dask(n)]
         # without a plan and a refusal Dask has merged a group-by into another node
         why = "Dask lowers it as a part of another expression"
-        if not problem and any(name not in left for name in nodes):
+        if not problem and any(is_aggregation(node) for node in nodes):
             try:
                 tuned.lower_completely()
             except Exception as error:
                 # the query itself raises the same
                 why = f"the query cannot be lowered: {error!r}"
         groupbys = [
-            _explained(events.get(name, Refused(node, why)), refused[name])
-            for name, node in nodes.items()
+            _explained(events.get(node._name, Refused(node, why)), _refusals(node, problem))
+            for node in nodes
         ]
     return Explanation(tuple(groupbys), _off())
 
@@ -346,18 +331,24 @@ def _off() -> str:
     return "the plugin is OFF (dask_gpuagg.enable() switches it on); if it were on:"
 
 
-def _explained(event: Planned | Refused, refused: Sequence[Unsupported] = ()) -> Explained:
+def _refusals(node: Expr, problem: str | None) -> list[Unsupported]:
+    """Reasons why stock Dask runs a group-by, or aggregations of it."""
+    if (left := left_to_dask(node)) is not None:
+        return [left]
+    return [Unsupported(problem)] if problem else logical.refusals(node)
+
+
+def _explained(event: Planned | Refused, refusals: list[Unsupported]) -> Explained:
     """A group-by as it is lowered: its plan, or the reasons why it has none."""
     call = logical.describe(event.node)
-    if isinstance(event, Refused) and not refused:
-        refused = [Unsupported(event.reason)]
     if isinstance(event, Refused):
-        return Explained(call, "stock Dask", None, None, tuple(map(Reason.of, refused)))
+        refusals = refusals or [Unsupported(event.reason)]
+        return Explained(call, "stock Dask", None, None, tuple(map(Reason.of, refusals)))
     query = event.query
     engine = where_it_runs(query) or "stock Dask"
     physical = described(query, event.decision, event.nodes)
     runs = tuple(last_runs(query.plan))
-    reasons = tuple(map(Reason.of, refused))
+    reasons = tuple(map(Reason.of, refusals))
     return Explained(call, engine, query.plan, event.decision, reasons, physical, runs)
 
 

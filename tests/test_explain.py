@@ -60,9 +60,8 @@ class TestExplain:
             "  rows     i",
             "  outputs  mean of v, sum of v, median of i",
             "  groups   at most 400",
-            "  merge    exchange of 4 partials into 4, brought to 1 output: "
-            "at most 400 groups (there are 400 rows)",
-            "  tasks    4 partial, 20 exchange, 4 finalize, 1 gather",
+            "  merge    tree into 1 output: at most 400 groups (there are 400 rows)",
+            "  tasks    4 partial, 1 finalize",
             "  bytes    at most about 15.6 KiB of partials",
         ]
 

@@ -234,7 +234,7 @@ class TestBounds:
         for i in range(20):
             runs.note_run(Run(Decision(kernel=f"kernel{i}", why=""), 1, 1))
         totals = runs.session.measured().totals
-        assert [what.kernel for what in totals] == [f"kernel{i}" for i in range(15, 20)]
+        assert [step.kernel for step in totals] == [f"kernel{i}" for i in range(15, 20)]
 
     def test_names_and_fallbacks(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(runs, "_NAMES", 5)
@@ -308,7 +308,7 @@ holder.join()
 print(os.waitpid(child, 0)[1], runs.session.measured().process != "")
 """
     ran = run_python("-W", "ignore", "-c", code, timeout=60)
-    assert ran.stdout.splitlines() == ["{} 0 {}", "0 True"], ran.stderr
+    assert ran.stdout.splitlines() == ["[] 0 {}", "0 True"], ran.stderr
 
 
 def test_recording_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:

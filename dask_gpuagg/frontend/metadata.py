@@ -299,19 +299,18 @@ class NamedByBytes(Expr):
 
     def __dask_tokenize__(self) -> Any:
         if not self._determ_token:
-            named = map(_named, self.operands)
-            self._determ_token = tokenize(type(self), *named, ensure_deterministic=True)
+            operands = map(_by_bytes, self.operands)
+            self._determ_token = tokenize(type(self), *operands, ensure_deterministic=True)
         return self._determ_token
 
 
-def _named(operand: Any) -> Any:
+def _by_bytes(operand: Any) -> Any:
     if isinstance(operand, dict):
-        return {name: _named(value) for name, value in operand.items()}
+        return {name: _by_bytes(value) for name, value in operand.items()}
     if not is_cudf(operand):
         return operand
-    protocol = pickle.HIGHEST_PROTOCOL
-    named = _pickled.of(operand, lambda: pickle.dumps(operand, protocol=protocol))
-    return ("dask_gpuagg.metadata", named)
+    pickled = _pickled.of(operand, lambda: pickle.dumps(operand, pickle.HIGHEST_PROTOCOL))
+    return ("dask_gpuagg.metadata", pickled)
 
 
 def _frozen(operand: Any) -> Hashable:

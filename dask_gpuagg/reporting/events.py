@@ -9,7 +9,7 @@ event          emitted                                sinks
 ``Planned``    when a group-by is lowered to a plan   session, ``profile``, ``explain``
 ``Refused``    when stock Dask has to lower it        ``explain``
 ``FellBack``   when something runs otherwise          session, ``profile``
-``Step``       when a task ends                       session, ``profile``, latest runs
+``TaskEnded``       when a task ends                       session, ``profile``, latest runs
 ``Kernel``     when a call of the kernels ends        session, ``profile``, latest runs
 =============  =====================================  ==========================================
 
@@ -73,7 +73,7 @@ class FellBack(NamedTuple):
     name: str = ""  # of the query; none of a task
 
 
-class Step(NamedTuple):
+class TaskEnded(NamedTuple):
     """A task has ended; its numbers are those of ``profiling.Step``."""
 
     plan: Plan | None  # none where it is not remembered
@@ -93,7 +93,7 @@ class Kernel(NamedTuple):
 
 Sink = Callable[[Any], None]
 
-_KINDS = (Planned, Refused, FellBack, Step, Kernel)
+_KINDS = (Planned, Refused, FellBack, TaskEnded, Kernel)
 # replaced as a whole, so that events need no lock
 _sinks: dict[type, tuple[Sink, ...]] = dict.fromkeys(_KINDS, ())
 _lock = Lock()
