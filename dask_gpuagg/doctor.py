@@ -211,12 +211,11 @@ def _memory() -> Iterable[Check]:
     import rmm
 
     resource = type(rmm.mr.get_current_device_resource())
+    text, advice = resource.__name__, ""
     if resource is rmm.mr.CudaMemoryResource:
-        text = f"{resource.__name__}: each allocation asks the driver"
+        text += ": each allocation asks the driver"
         advice = "let GpuWorker(pool=...) or dask-cuda make a pool of device memory"
-        yield Check("RMM", OK, text, advice)
-    else:
-        yield Check("RMM", OK, resource.__name__)
+    yield Check("RMM", OK, text, advice)
 
 
 def _cache() -> Iterable[Check]:
@@ -251,8 +250,6 @@ def _ucx() -> Iterable[Check]:
         text = "not installed; GPUs exchange partials through host memory"
         advice = 'for several GPUs, install distributed-ucxx and start the cluster with "ucx"'
         yield Check("UCX", NONE, text, advice)
-    else:
-        yield Check("UCX", NONE, "not installed; it serves GPUs only")
 
 
 def _version(name: str, infix: str = "") -> str:

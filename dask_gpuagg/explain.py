@@ -35,17 +35,17 @@ from dask_gpuagg.settings import switch
 if TYPE_CHECKING:
     from dask_gpuagg.cuda.aggregate import Run
 
-# boxes that a column has at most; the last of more stands for the rest
+# boxes that a stage has at most; the last of more stands for the rest
 _BOXES = 6
 _WIDTH, _HEIGHT, _STEP = 64, 18, 26
 _LEFT, _APART, _TOP, _BOTTOM = 43, 176, 34, 24
 
 
 @dataclass(frozen=True)
-class Column:
+class Stage:
     """Boxes above each other, so many of something, with a text above and one below.
 
-    ``every`` says whether each is reached from each of the column before.
+    ``every`` says whether each is reached from each of the stage before.
     """
 
     number: int
@@ -59,46 +59,45 @@ class Column:
         return max(1, min(self.number, _BOXES))
 
 
-def columns_of(physical: Physical, groups: str) -> list[Column]:
-    """The columns of a plan's picture; ``groups`` says how many are expected, or nothing."""
-    route, inputs, outputs = physical.route, physical.partitions, physical.outputs
-    partitions = Column(inputs, count_text(inputs, "partition"))
-    under = "one of each partition"
-    if 0 < physical.partials < inputs:
-        under = f"of {inputs / physical.partials:.3g} partitions each"
-    partials = Column(physical.partials, count_text(physical.partials, "partial"), under)
+def stages_of(physical: Physical, groups: str) -> list[Stage]:
+    """The stages of a plan's picture; ``groups`` says how many are expected, or nothing."""
+    inputs, number, outputs = physical.partitions, physical.partials, physical.outputs
+    partitions = Stage(inputs, count_text(inputs, "partition"))
+    joined = 0 < number < inputs
+    under = f"of {inputs / number:.3g} partitions each" if joined else "one of each partition"
+    partials = Stage(number, count_text(number, "partial"), under)
     every = True
-    match route:
+    match physical.route:
         case Route.DIRECT:
-            middle = [Column(1, "one task", "groups and finishes", True)]
+            middle = [Stage(1, "one task", "groups and finishes", True)]
         case Route.NARROWED:
-            middle = [Column(1, "narrowed", "quantiles; rows stay", True)]
+            middle = [Stage(1, "narrowed", "quantiles; rows stay", True)]
         case Route.TREE:
             combines = dict(physical.tasks).get("combine", 0)
             under = f"{combines:,} combine, then finalize" if combines else "finalize"
-            middle = [partials, Column(1, "tree", under, True)]
+            middle = [partials, Stage(1, "tree", under, True)]
         case Route.EXCHANGE:
             title = f"exchange into {physical.pieces:,}"
-            middle = [partials, Column(physical.pieces, title, "by key hash, then finalize", True)]
+            middle = [partials, Stage(physical.pieces, title, "by key hash, then finalize", True)]
             every = physical.pieces != outputs
         case Route.ALIGNED:
-            middle = [partials, Column(physical.partials, "aligned", "nothing is exchanged")]
-            every = physical.partials != outputs
+            middle = [partials, Stage(number, "aligned", "nothing is exchanged")]
+            every = number != outputs
     expected = f"{groups} groups" if groups else ""
-    return [partitions, *middle, Column(outputs, count_text(outputs, "output"), expected, every)]
+    return [partitions, *middle, Stage(outputs, count_text(outputs, "output"), expected, every)]
 
 
-def drawn(columns: Sequence[Column]) -> str:
+def drawn(stages: Sequence[Stage]) -> str:
     """Columns as an SVG image, connected from left to right."""
-    rows = max(column.boxes for column in columns)
-    width, height = _APART * (len(columns) - 1) + 150, _TOP + _STEP * rows + _BOTTOM
-    # the middle of each box: columns are centred
+    rows = max(stage.boxes for stage in stages)
+    width, height = _APART * (len(stages) - 1) + 150, _TOP + _STEP * rows + _BOTTOM
+    # the middle of each box: stages are centred
     middles = [
-        [_TOP + _STEP * ((rows - column.boxes + 1) / 2 + i) for i in range(column.boxes)]
-        for column in columns
+        [_TOP + _STEP * ((rows - stage.boxes + 1) / 2 + i) for i in range(stage.boxes)]
+        for stage in stages
     ]
     shapes = []
-    for place, after in enumerate(columns[1:]):
+    for place, after in enumerate(stages[1:]):
         x1, x2 = _LEFT + place * _APART + _WIDTH, _LEFT + (place + 1) * _APART
         links = itertools.product(middles[place], middles[place + 1])
         shapes += [
@@ -106,22 +105,22 @@ def drawn(columns: Sequence[Column]) -> str:
             'stroke="currentColor" stroke-opacity=".35"/>'
             for y1, y2 in (links if after.every else _aligned(*middles[place : place + 2]))
         ]
-    for place, column in enumerate(columns):
+    for place, stage in enumerate(stages):
         x = _LEFT + place * _APART
         shapes += [
             f'<rect x="{x}" y="{y - _HEIGHT / 2:g}" width="{_WIDTH}" height="{_HEIGHT}" rx="3" '
             'fill="#3b82c4" fill-opacity=".25" stroke="#3b82c4"/>'
             for y in middles[place]
         ]
-        rest = column.number - column.boxes + 1
-        texts = [(14.0, column.title, ' font-weight="600"'), (height - 6, column.under, "")]
+        rest = stage.number - stage.boxes + 1
+        texts = [(14.0, stage.title, ' font-weight="600"'), (height - 6, stage.under, "")]
         texts += [(middles[place][-1] + 4, f"{rest:,} more", "")] if rest > 1 else []
         shapes += [
             f'<text x="{x + _WIDTH / 2:g}" y="{y:g}" text-anchor="middle"{weight}>'
             f"{escaped(text)}</text>"
             for y, text, weight in texts
         ]
-    label = " to ".join(column.title for column in columns)
+    label = " to ".join(stage.title for stage in stages)
     return (
         f'<svg role="img" aria-label="{escaped(label)}" viewBox="0 0 {width} {height}" '
         f'style="width:{width}px;max-width:100%;height:auto" font-family="system-ui,sans-serif" '
@@ -130,7 +129,7 @@ def drawn(columns: Sequence[Column]) -> str:
 
 
 def _aligned(before: Sequence[float], after: Sequence[float]) -> list[tuple[float, float]]:
-    """Pairs of boxes at the same share of their columns."""
+    """Pairs of boxes at the same share of their stages."""
     links = max(len(before), len(after))
     return [
         (before[k * len(before) // links], after[k * len(after) // links]) for k in range(links)
@@ -224,7 +223,7 @@ class Explained:
         return "\n  ".join(lines)
 
     def _html(self) -> str:
-        picture = "" if self.physical is None else drawn(columns_of(self.physical, self.groups))
+        picture = "" if self.physical is None else drawn(stages_of(self.physical, self.groups))
         lines = [*self.lines(), *(("ran", text) for text in self.ran()[-_BELOW_PICTURE:])]
         table = html_table(("", ""), [[*map(escaped, line)] for line in lines], text=True)
         return f"<h4>group-by {escaped(self.what)}</h4>{picture}{table}"
@@ -340,7 +339,7 @@ def _refusals(node: Expr, problem: str | None) -> list[Unsupported]:
 
 def _explained(event: Planned | Refused, refusals: list[Unsupported]) -> Explained:
     """A group-by as it is lowered: its plan, or the reasons why it has none."""
-    call = logical.describe(event.node)
+    call = logical.call_text(event.node)
     if isinstance(event, Refused):
         refusals = refusals or [Unsupported(event.reason)]
         return Explained(call, "stock Dask", None, None, tuple(map(Reason.of, refusals)))

@@ -179,15 +179,14 @@ class profile:
     counted too. On the device, times are the host's: of a task until it returns.
     """
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.steps: tuple[Step, ...] = ()
-        self.kernels: tuple[Step, ...] = ()
-        self.planned = 0
-        self.fallbacks: tuple[tuple[Fallback, int], ...] = ()
-        self.notes: tuple[str, ...] = ()
-        self._fallen = Fallbacks(0, ())
-        self._done = False
+    seconds = 0.0
+    steps: tuple[Step, ...] = ()
+    kernels: tuple[Step, ...] = ()
+    planned = 0
+    fallbacks: tuple[tuple[Fallback, int], ...] = ()
+    notes: tuple[str, ...] = ()
+    _fallen = Fallbacks(0, ())
+    _done = False
 
     def __enter__(self) -> profile:
         self._token = uuid.uuid4().hex
@@ -201,13 +200,14 @@ class profile:
         readings = _by_process(gathered.answers)
         self._fallen = _fallbacks(readings)
         self.planned, self.fallbacks = self._fallen.planned, self._fallen.entries
-        missing = [f"missing: {where} ({why})" for where, why in gathered.missing.items()]
-        later = [
-            f"{where} was not asked at the beginning: all that it ever ran is counted"
-            for where, reading in gathered.answers.items()
-            if reading.token != self._token and reading.totals
-        ]
-        self.notes = (*missing, *later)
+        self.notes = (
+            *(f"missing: {where} ({why})" for where, why in gathered.missing.items()),
+            *(
+                f"{where} was not asked at the beginning: all that it ever ran is counted"
+                for where, reading in gathered.answers.items()
+                if reading.token != self._token and reading.totals
+            ),
+        )
         steps = _steps(readings)
         self.steps = tuple(step for step in steps if not step.kernel)
         self.kernels = tuple(step for step in steps if step.kernel)

@@ -101,9 +101,9 @@ def test_badges_say_what_the_files_say(monkeypatch: pytest.MonkeyPatch) -> None:
     from badges import FOLDER, badges
 
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    made = badges()
-    assert {path.stem for path in FOLDER.glob("*.svg")} == set(made)
-    for name, svg in made.items():
+    pictures = badges()
+    assert {path.stem for path in FOLDER.glob("*.svg")} == set(pictures)
+    for name, svg in pictures.items():
         assert (FOLDER / f"{name}.svg").read_text(encoding="utf-8") == svg
         assert f"({(FOLDER / name).relative_to(ROOT)}.svg)" in readme
-    assert ">test-oldest · docs · test<" in made["ci"]
+    assert ">test-oldest · docs · test<" in pictures["ci"]

@@ -155,7 +155,7 @@ def _collection_of(ours: Callable[[], Any], stock: Any, refused: Exception | Non
             raise (error or failure) from None
         reason = str(failure) if error else f"the planner failed: {failure!r}"
         cause = None if error else failure
-        note_fallback(stock.expr._name, logical.describe(stock.expr), reason, cause=cause)
+        note_fallback(stock.expr._name, logical.call_text(stock.expr), reason, cause=cause)
         return stock
     return stock if node is None else new_collection(node)
 

@@ -149,7 +149,7 @@ def gpuagg_guarded(outputs: Any, guards: Sequence[Guard], meta: Any) -> Any:
     return _labelled(outputs, columns, meta)
 
 
-def gpuagg_joined(outputs: Any, stock: Any, positions: Sequence[int], meta: Any) -> Any:
+def gpuagg_with_stock(outputs: Any, stock: Any, positions: Sequence[int], meta: Any) -> Any:
     """Join planned outputs with stock Dask's columns, which have ``positions`` in the result."""
     places = stock.index.get_indexer(outputs.index)
     if len(stock) != len(outputs) or (places < 0).any():
@@ -182,11 +182,11 @@ class GroupByGuarded(GroupByCompleted):
     operation = staticmethod(gpuagg_guarded)
 
 
-class GroupByJoined(GroupByCompleted):
+class GroupByWithStock(GroupByCompleted):
     """The planned outputs of a group-by, and those of stock Dask, each in one partition."""
 
     _parameters = ["frame", "stock", "positions", "meta"]
-    operation = staticmethod(gpuagg_joined)
+    operation = staticmethod(gpuagg_with_stock)
 
 
 def joined(expr: Any, planned: Expr, by_stock: Mapping[int, Requested]) -> Expr:
@@ -205,7 +205,7 @@ def joined(expr: Any, planned: Expr, by_stock: Mapping[int, Requested]) -> Expr:
     flags = [expr.operand(name) for name in _FLAGS[:-1]]
     stock = GroupbyAggregation(frame, spec, *flags, None, *expr.by)
     # lowered at once, so that it is not offered to the planner again
-    return GroupByJoined(planned, stock._lower(), positions, meta)
+    return GroupByWithStock(planned, stock._lower(), positions, meta)
 
 
 def _metadata(groupby: Any, spec: Specification) -> tuple[Any, Any]:

@@ -141,7 +141,7 @@ def _planned(expr: Any, lowered: dict[str, Any]) -> Expr | None:
     emit(Planned(expr, query, decision, planned))
     if left:
         for reason in map(Reason.of, logical.refusals(expr)):
-            call = f"{logical.describe(expr)}, {reason.what},"
+            call = f"{logical.call_text(expr)}, {reason.what},"
             note_fallback(expr._name, call, reason.reason)
         planned = joined(expr, planned, left)
     return expr.completed(planned) if isinstance(expr, ExtendedAggregation) else planned
@@ -179,7 +179,7 @@ def _lower_completely(expr: Any, lowered: dict[str, Any]) -> Any:
 def _fall_back(expr: Any, reason: str, cause: Exception | None = None) -> None:
     """Record that stock Dask runs a group-by; raise where stock Dask cannot either."""
     emit(Refused(expr, reason))
-    call = logical.describe(expr)
+    call = logical.call_text(expr)
     if isinstance(expr, ExtendedAggregation) and expr.stock is None:
         raise UnsupportedGroupBy(f"group-by {call} cannot run: {reason}") from cause
     note_fallback(expr._name, call, reason, cause=cause)

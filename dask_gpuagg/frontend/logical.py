@@ -64,7 +64,7 @@ def is_aggregation(expr: Any) -> bool:
     return isinstance(expr, G.GroupbyAggregation | ExtendedAggregation) or type(expr) in _SINGLE
 
 
-def describe(expr: Any) -> str:
+def call_text(expr: Any) -> str:
     """The call that made a node, abbreviated, for messages."""
     if type(expr) in _SINGLE:
         return f".{_SINGLE[type(expr)]}()"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import pickle
 from collections.abc import Callable, Hashable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import pandas as pd
@@ -42,8 +43,7 @@ _WIDE_MEANS = {"float32": "float64", "Float32": "Float64", "float[pyarrow]": "do
 # what does not change a result's metadata
 _IRRELEVANT = ("split_every", "split_out", "shuffle_method")
 
-_LIMIT = 512
-_results: Cache[Hashable, Any] = Cache(_LIMIT)
+_results: Cache[Hashable, Any] = Cache(512)
 _pickled: OfObjects[bytes] = OfObjects(64)
 
 
@@ -259,9 +259,8 @@ def cached_meta(original: Callable[[Any], Any], self: Any) -> Any:
     """The metadata of a group-by node, from the cache or made by Dask."""
     if engine_name(self.frame._meta) is None:
         return original(self)
-    names = [*self._parameters, *[None] * (len(self.operands) - len(self._parameters))]
-    pairs = zip(names, self.operands, strict=True)
-    relevant = [(name, operand) for name, operand in pairs if name not in _IRRELEVANT]
+    named = zip_longest(self._parameters, self.operands)
+    relevant = [operand for name, operand in named if name not in _IRRELEVANT]
     return remembered((type(self), relevant), lambda: original(self))
 
 
@@ -292,7 +291,7 @@ def _copied(meta: Any) -> Any:
 
 
 class NamedByBytes(Expr):
-    """A node with metadata of cuDF among its operands, which are named by bytes that are kept.
+    """A node with metadata of cuDF among its operands, which are named by their cached bytes.
 
     Dask would copy them to the host and back, twice, for each node that is made.
     """
