@@ -121,14 +121,17 @@ def _judged(name: str, text: str, advice: str, problem: str | bool | None) -> Ch
     return Check(name, PROBLEM, problem if isinstance(problem, str) else text, advice)
 
 
+def _needed(name: str, version: str, advice: str) -> Check:
+    return _judged(name, version, advice, "" if version else "not installed")
+
+
 def _versions() -> Iterable[Check]:
     yield Check("dask-gpuagg", OK, __version__)
     text = f"{platform.python_version()} on {platform.machine()}"
     advice = f"use Python {'.'.join(map(str, _OLDEST_PYTHON))} or newer"
     yield _judged("Python", text, advice, sys.version_info[:2] < _OLDEST_PYTHON)
     for name in _NEEDED:
-        version = _version(name)
-        yield _judged(name, version, f"install {name}", "" if version else "not installed")
+        yield _needed(name, _version(name), f"install {name}")
     version = _version("distributed")
     yield Check("distributed", OK if version else NONE, version or "not installed")
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
@@ -176,10 +179,9 @@ def _gpu() -> Iterable[Check]:
         "NVIDIA's package index"
     )
     yield _judged("RAPIDS", text, advice, len(rapids) < len(_RAPIDS) or not is_one_release)
+    advice = 'install the extra: pip install "dask-gpuagg[cu13]"'
     for name in ("cupy", "cuda-bindings"):
-        version = _version(name) or _version(name, "-cuda")
-        advice = 'install the extra: pip install "dask-gpuagg[cu13]"'
-        yield _judged(name, version, advice, "" if version else "not installed")
+        yield _needed(name, _version(name) or _version(name, "-cuda"), advice)
     if reason is not None:
         advice = "install NVIDIA's driver, or start this process where it sees a GPU"
         yield Check("GPU", PROBLEM, reason, advice)

@@ -125,24 +125,6 @@ class TestProfile:
         assert calls[1] == {}
         assert calls[2]["partial"] == 2 * PARTITIONS
 
-    def test_the_longest_call_is_one_inside_of_the_block(self, ddf: Any) -> None:
-        (explained,) = dask_gpuagg.explain(ddf.groupby("k").v.sum()).groupbys
-
-        def note(seconds: float) -> None:
-            with runs.task(explained.plan, "partial") as done:
-                done._started -= seconds
-                done.saw("host", 1)
-
-        note(100)
-        with dask_gpuagg.profile() as outer:
-            note(20)
-            with dask_gpuagg.profile() as inner:
-                note(5)
-                note(7)
-            note(1)
-        assert 7 <= steps(inner)["partial"].longest < 20 <= steps(outer)["partial"].longest < 100
-        assert 12 <= steps(inner)["partial"].seconds < 20
-
     def test_fallbacks_each_time_and_the_line(self, ddf: Any) -> None:
         for _ in range(2):
             with dask.config.set(scheduler="synchronous"), dask_gpuagg.profile() as p:

@@ -249,8 +249,7 @@ def _entries(
     levels: int = meta.columns.nlevels
     if not isinstance(arg, dict):
         arg = dict.fromkeys(value_columns(groupby, numeric_only), arg)
-    missing = [c for c in arg if c not in meta.columns]
-    if missing:
+    if missing := [c for c in arg if c not in meta.columns]:
         raise KeyError(f"Column(s) {missing} do not exist")
     if not any(isinstance(f, list | tuple | dict) for f in arg.values()):
         return [(column, f, column) for column, f in arg.items()], False, levels
@@ -300,8 +299,7 @@ def _needed(name: str, parameters: dict[str, Any]) -> tuple[Parameters, int | No
 
 def _unknown(name: str) -> str:
     """Say that ``.agg`` has no aggregation of a name, and which one may have been meant."""
-    names = [record.name for record in REGISTRY.values() if record.in_agg]
-    near = difflib.get_close_matches(name, names, n=1)
+    near = difflib.get_close_matches(name, [n for n, r in REGISTRY.items() if r.in_agg], n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"the aggregation {name!r} is not supported in .agg{hint}"
 
