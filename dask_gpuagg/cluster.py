@@ -84,7 +84,7 @@ def cluster_problem(client: Any | None = None) -> str | None:
 
 
 def is_checked(client: Any) -> bool:
-    """Whether the scheduler and all workers of a client were found to be fine once."""
+    """Whether the scheduler and all workers of a client have passed the check once."""
     return client in _checked
 
 

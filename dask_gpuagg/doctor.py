@@ -23,9 +23,9 @@ from dask_gpuagg.settings import BadSetting, settings
 
 OK, NONE, PROBLEM = "ok", "none", "problem"
 _OLDEST_PYTHON = (3, 11)
-# of the host engine
+# packages that the host engine needs
 _NEEDED = ("pandas", "numpy", "pyarrow", "numba")
-# of RAPIDS, by the name that they are imported by; packages have the CUDA version in theirs
+# modules of RAPIDS; packages have the CUDA version in their names
 _RAPIDS = ("cudf", "dask-cudf", "dask-cuda", "rmm")
 
 
@@ -62,7 +62,7 @@ class Report(NamedTuple):
         here = self.places.get(HERE, [])
         places_of: dict[str, list[str]] = {}
         for place, checks in self.places.items():
-            # of a worker, only the differences from this process
+            # only a worker's differences from this process
             shown = checks if place == HERE else [check for check in checks if check not in here]
             lines.append(place)
             for check in shown or [Check("all", OK, f"as in {HERE}")]:
@@ -107,7 +107,7 @@ def examined() -> list[Check]:
         try:
             checks += examine()
         except Exception as error:
-            # what a broken installation raises is of any type, and is the finding
+            # a broken installation raises any type, and the error is the finding
             name = examine.__name__.strip("_")
             advice = f"reinstall what {name} needs: looking at it raised {type(error).__name__}"
             checks.append(Check(name, PROBLEM, f"raised {error!r}", advice))

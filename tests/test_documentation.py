@@ -29,7 +29,7 @@ def text_of(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """What headings are linked by: lower case, without punctuation, hyphens for spaces."""
+    """The text that headings are linked by: lower case, without punctuation, hyphens for spaces."""
     plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in HEADING.findall(text_of(page)))
     return {heading.replace(" ", "-") for heading in plain}
 

@@ -129,7 +129,7 @@ TRUE = {
 
 
 class TestItIsTrue:
-    """What ``explain`` says is what the graph has and what runs."""
+    """An explanation has the tasks and steps of the graph."""
 
     @pytest.mark.parametrize("npartitions", [1, 20])
     @pytest.mark.parametrize("name", TRUE)

@@ -1,4 +1,4 @@
-"""What is published: the source archive, the wheel made of it, and an environment that has it."""
+"""Published files: the source archive, the wheel made of it, and an environment that has it."""
 
 from __future__ import annotations
 

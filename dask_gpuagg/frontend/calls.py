@@ -53,7 +53,7 @@ _HOST_METHODS: dict[str, Callable[[Any, dict[str, Any]], bool]] = {
     "mean": _chooses_otherwise,
     "var": _chooses_otherwise,
     "std": _chooses_otherwise,
-    # of one column of the result Dask would compute that column's variance alone
+    # where one column of the result is read, Dask would compute that column's variance alone
     "cov": lambda groupby, arguments: True,
     "corr": lambda groupby, arguments: True,
     "nunique": _chooses_otherwise,

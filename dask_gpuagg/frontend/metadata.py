@@ -40,7 +40,7 @@ _WIDE = {
 # dtypes of means and the like: cuDF widens floats
 _WIDE_MEANS = {"float32": "float64", "Float32": "Float64", "float[pyarrow]": "double[pyarrow]"}
 
-# what does not change a result's metadata
+# operands that do not change a result's metadata
 _IRRELEVANT = ("split_every", "split_out", "shuffle_method")
 
 _results: Cache[Hashable, Any] = Cache(512)
@@ -158,7 +158,7 @@ def _output_meta(grouped: Any, request: Requested) -> pd.Series:
         lists = object if record.shapes else list_dtype(column.dtype)
         return pd.Series([], index=grouped.size().index[:0], dtype=lists)
     if dtype_class(column.dtype) == "decimal" and record.states.get("decimal") == ("moments",):
-        # what pandas 3.1 says; pandas 3.0 refuses std and sem, and types var by the values
+        # as in pandas 3.1; pandas 3.0 refuses std and sem, and types var by the values
         return grouped.size().astype("double[pyarrow]")
     method: Callable[..., pd.Series] = getattr(grouped, record.exact or name)
     return method(**dict(request.parameters))

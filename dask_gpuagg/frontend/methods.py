@@ -169,7 +169,7 @@ def _most(groupby: Any, name: str, n: int, keep: str) -> Any:
         "by": by, "column": groupby._slice, "name": name, "n": n, "keep": keep,
         "dropna": groupby.dropna is not False,
     }  # fmt: skip
-    # of equal values the first ones count, whose order a shuffle loses
+    # the first ones of equal values count, and a shuffle loses their order
     numbered = frame.assign(**{_ROW: frame.map_partitions(_ones, meta=_ones(frame._meta)).cumsum()})
     find = functools.partial(_candidates, **options)
     last = functools.partial(_most_of_groups, **options)
@@ -179,7 +179,7 @@ def _most(groupby: Any, name: str, n: int, keep: str) -> Any:
 
 
 def _ones(frame: Any) -> Any:
-    """A one for each row."""
+    """The number one for each row."""
     return frame.assign(**{_ROW: 1})[_ROW]
 
 

@@ -29,7 +29,7 @@ def _reset_lock() -> None:
     lock = threading.RLock()
 
 
-# what each wrapped attribute was; None where the class inherited it
+# the attributes before they were wrapped; None where the class inherited one
 _originals: dict[tuple[type, str], Any] = {}
 
 
@@ -42,9 +42,9 @@ class Block:
         self.outer = outer
 
 
-# of the whole process
+# the switch of the process
 process_on = False
-# of this thread or coroutine
+# the block of this thread or coroutine
 _innermost: ContextVar[Block | None] = ContextVar("_innermost", default=None)
 
 

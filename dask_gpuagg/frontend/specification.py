@@ -282,7 +282,7 @@ def _needed(name: str, parameters: dict[str, Any]) -> tuple[Parameters, int | No
         if not isinstance(min_count, int):
             raise Unsupported(f"min_count={min_count!r} is not a number", name)
         least = max(min_count, 0)
-    if parameters.get("skipna") is True:  # what all of them do anyway
+    if parameters.get("skipna") is True:  # all of them do anyway
         del parameters["skipna"]
     if name in _WITH_SKIPNA and parameters.get("skipna") is False:
         if least:

@@ -67,14 +67,14 @@ class FellBack(NamedTuple):
     """A query, which may be lowered several times, or a task runs otherwise than by the plan."""
 
     fallback: Fallback
-    name: str = ""  # of the query; none of a task
+    name: str = ""  # the query's; empty for a task
 
 
 class TaskEnded(NamedTuple):
     """A task has ended; its numbers are those of ``profiling.Step``."""
 
     plan: Plan | None  # none where it is not remembered
-    step: str  # of runs.STEPS
+    step: str  # one of runs.STEPS
     engine: str
     rows: int
     groups: int

@@ -103,7 +103,7 @@ def kill(client: Client, address: str) -> None:
 
 
 class Once:
-    """Does something the first time that it is called in a worker.
+    """Do something the first time that it is called in a worker.
 
     Metadata is made in the client's process, where it does nothing.
     """

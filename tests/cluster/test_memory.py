@@ -25,7 +25,7 @@ def part(i: int) -> pd.DataFrame:
 
 
 def summary(result: pd.DataFrame) -> pd.DataFrame:
-    """What identifies a right output: its groups, and that both of their rows arrived."""
+    """Values that identify a right output: its groups, and that both of their rows arrived."""
     good = (result.n == 2) & (result.total == 1)
     return pd.DataFrame(
         {"groups": [len(result)], "good": [good.sum()], "keys": [result.index.to_numpy().sum()]}

@@ -1,4 +1,4 @@
-"""What ran on the workers of a cluster: ``profile``, ``last_runs`` and ``fallbacks`` ask them."""
+"""Runs on the workers of a cluster: ``profile``, ``last_runs`` and ``fallbacks`` ask them."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ class TestThreads:
         assert not dask_gpuagg.is_enabled()
 
     def test_switching_the_process(self):
-        """Whoever is last: the state agrees with itself."""
+        """The state agrees with itself, whichever thread is last."""
 
         def act(number: int) -> None:
             rng = random.Random(number)

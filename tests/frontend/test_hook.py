@@ -1,4 +1,4 @@
-"""What goes through the wrappers: queries that outlive the switch, and what falls back."""
+"""The wrappers: queries that outlive the switch, and fallbacks."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class TestFallback:
             assert not runs_planned(self.query(ddf[ddf.w > 7]))
             pd.testing.assert_series_equal(self.query(ddf).compute(), expected)
 
-    def test_the_tally_names_the_reason(self, ddf):
+    def test_the_session_names_the_reason(self, ddf):
         session.reset()
         with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "silent"}):
             self.query(ddf).compute()

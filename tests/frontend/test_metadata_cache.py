@@ -1,4 +1,4 @@
-"""What metadata depends on, and that it is made once for all that is alike."""
+"""Inputs of metadata, which is made once for equal ones."""
 
 from __future__ import annotations
 

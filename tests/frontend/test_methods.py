@@ -36,7 +36,7 @@ def frame() -> pd.DataFrame:
 
 
 def check(query: Query, data: pd.DataFrame, npartitions: int, ordered: bool = False) -> None:
-    """The same values, dtypes, labels and metadata as pandas; rows of one key in its order."""
+    """Compare values, dtypes, labels and metadata with pandas'; rows of one key in its order."""
     lazy = query(dd.from_pandas(data, npartitions=npartitions, sort=False))
     expected = query(data)
     result, expected = (

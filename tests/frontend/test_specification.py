@@ -1,4 +1,4 @@
-"""What a specification asks for, against pandas and stock Dask."""
+"""Specifications, against pandas and stock Dask."""
 
 from __future__ import annotations
 
