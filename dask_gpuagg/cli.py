@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib.util
 import json
-import os
 import runpy
 import sys
 from collections.abc import Callable
@@ -35,16 +33,8 @@ def main(arguments: list[str] | None = None) -> None:
 
         sys.exit(warm.main(words[1:]))
     parser, commands = _parsers()
-    is_program = bool(first) and first[0] != "-" and first not in commands
-    is_script = Path(first).exists() or first.endswith(".py") or os.sep in first
-    if first == "-m" or (is_program and is_script):
+    if first == "-m" or (first[:1] not in ("", "-") and first not in commands):
         words = ["run", *words]
-    elif is_program:
-        near = difflib.get_close_matches(first, commands, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        parser.give_up(
-            f"{first!r} is neither a command ({', '.join(commands)}) nor a script.{hint}"
-        )
     options = parser.parse_args(words)
     if "command" not in options:
         parser.error(f"give a command ({', '.join(commands)}), a script, or -m and a module")
@@ -123,7 +113,7 @@ def _program(command: Command, options: argparse.Namespace) -> int:
         if not _has_module(program[0]):
             command.give_up(f"there is no module {program[0]}")
     elif not Path(program[0]).exists():
-        command.give_up(f"there is no file {program[0]}")
+        command.give_up(f"there is no file {program[0]}, nor such a command")
     dask_gpuagg.enable()
     sys.argv = list(program)
     try:

@@ -23,11 +23,13 @@ HERE = "this process"
 # sent as text: without the package a function of ours cannot be unpickled there
 _PROBE = "__import__('dask_gpuagg._version', fromlist=['__version__']).__version__"
 
-# of each client the workers that were found to be fine, as ``identities`` has them; when one did
-# not answer; the time of the last request, and the workers; the device memory of these
+# by client: the workers that can run our tasks, as ``identities`` has them
 _checked: WeakKeyDictionary[Any, frozenset[str]] = WeakKeyDictionary()
+# when a worker or the scheduler did not answer
 _silent: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
-_seen: WeakKeyDictionary[Any, tuple[float, frozenset[str]]] = WeakKeyDictionary()
+# the time of the last request, and the workers then
+_workers: WeakKeyDictionary[Any, tuple[float, frozenset[str]]] = WeakKeyDictionary()
+# bytes of the GPUs of workers
 _device_memory: WeakKeyDictionary[Any, dict[str, int]] = WeakKeyDictionary()
 
 # seconds for which a worker is taken for silent: each query would wait for it
@@ -68,8 +70,8 @@ def cluster_problem(client: Any | None = None) -> str | None:
             return None
         return "the client is asynchronous: await dask_gpuagg.check_cluster(client) once before"
     if client.status == "running" and client in _checked:
-        asked, workers = _seen.get(client, (-math.inf, frozenset()))
-        if not workers or time.monotonic() - asked >= GOOD_FOR:
+        requested, workers = _workers.get(client, (-math.inf, frozenset()))
+        if not workers or time.monotonic() - requested >= GOOD_FOR:
             try:
                 identified = client.run_on_scheduler(identities, callback_timeout=patience())
             except TimeoutError:
@@ -82,7 +84,7 @@ def cluster_problem(client: Any | None = None) -> str | None:
 
 
 def is_checked(client: Any) -> bool:
-    """Whether the scheduler and all workers of a client were found to be fine once."""
+    """Whether the scheduler and all workers of a client have passed the check once."""
     return client in _checked
 
 
@@ -169,7 +171,7 @@ def ask(client: Any, keys: Sequence[Any], device: bool) -> Places:
     """Ask the scheduler for the places of keys, and each worker once for its device memory."""
     limit = patience()
     held, running, everyone = client.run_on_scheduler(look_up, list(keys), callback_timeout=limit)
-    _seen[client] = time.monotonic(), frozenset(everyone)
+    _workers[client] = time.monotonic(), frozenset(everyone)
     of_key = {key: Place(*place) for key, place in zip(keys, held, strict=True) if place}
     # without the workers that are gone
     memory = {n: nbytes for n, nbytes in _device_memory.get(client, {}).items() if n in everyone}
@@ -206,7 +208,13 @@ def look_up(
 ) -> tuple[list[tuple[str, int] | None], dict[str, tuple[int, int]], dict[str, str]]:
     """Answer ``ask`` on the scheduler, in plain tuples, which cost little to send."""
     running = {w.address: w for w in dask_scheduler.workers.values() if w.status.name == "running"}
-    held = [_held(dask_scheduler.tasks.get(key), running) for key in keys]
+    held: list[tuple[str, int] | None] = []
+    for task in map(dask_scheduler.tasks.get, keys):
+        # always the same of several copies, so that a repeated query gets the same name
+        holders = (
+            sorted(w.address for w in task.who_has or () if w.address in running) if task else ()
+        )
+        held.append((holders[0], max(task.nbytes, 0)) if holders else None)
     sizes = {address: (w.nthreads, int(w.memory_limit or 0)) for address, w in running.items()}
     return held, sizes, identities(dask_scheduler)
 
@@ -223,14 +231,6 @@ def identities(dask_scheduler: Any = None) -> dict[str, str]:
 def patience() -> float:
     """Seconds after which a scheduler or worker that does not answer is taken for silent."""
     return float(parse_timedelta(dask.config.get("distributed.comm.timeouts.connect", "30s")))
-
-
-def _held(task: Any, running: Mapping[str, Any]) -> tuple[str, int] | None:
-    if task is None:
-        return None
-    # always the same of several copies, so that a repeated query gets the same name
-    holders = sorted(w.address for w in task.who_has or () if w.address in running)
-    return (holders[0], max(task.nbytes, 0)) if holders else None
 
 
 class Gathered(NamedTuple):
@@ -254,10 +254,10 @@ def gather(ask: Callable[..., Any], *args: Any) -> Gathered:
         reason = "the client is asynchronous, or the call was made on its event loop"
         return Gathered(answers, {"the workers": reason})
     try:
-        of_workers = client.run(ask, *args, on_error="return", callback_timeout=patience())
+        by_worker = client.run(ask, *args, on_error="return", callback_timeout=patience())
     except TimeoutError:
         return Gathered(answers, {"the workers": f"no answer within {patience():g} s"})
-    for worker, answer in of_workers.items():
+    for worker, answer in by_worker.items():
         if isinstance(answer, BaseException):
             missing[worker] = repr(answer)
         else:

@@ -23,9 +23,9 @@ from dask_gpuagg.settings import BadSetting, settings
 
 OK, NONE, PROBLEM = "ok", "none", "problem"
 _OLDEST_PYTHON = (3, 11)
-# of the host engine
+# packages that the host engine needs
 _NEEDED = ("pandas", "numpy", "pyarrow", "numba")
-# of RAPIDS, by the name that they are imported by; packages have the CUDA version in theirs
+# modules of RAPIDS; packages have the CUDA version in their names
 _RAPIDS = ("cudf", "dask-cudf", "dask-cuda", "rmm")
 
 
@@ -62,7 +62,7 @@ class Report(NamedTuple):
         here = self.places.get(HERE, [])
         places_of: dict[str, list[str]] = {}
         for place, checks in self.places.items():
-            # of a worker, only the differences from this process
+            # only a worker's differences from this process
             shown = checks if place == HERE else [check for check in checks if check not in here]
             lines.append(place)
             for check in shown or [Check("all", OK, f"as in {HERE}")]:
@@ -107,7 +107,7 @@ def examined() -> list[Check]:
         try:
             checks += examine()
         except Exception as error:
-            # what a broken installation raises is of any type, and is the finding
+            # a broken installation raises any type, and the error is the finding
             name = examine.__name__.strip("_")
             advice = f"reinstall what {name} needs: looking at it raised {type(error).__name__}"
             checks.append(Check(name, PROBLEM, f"raised {error!r}", advice))
@@ -121,14 +121,17 @@ def _judged(name: str, text: str, advice: str, problem: str | bool | None) -> Ch
     return Check(name, PROBLEM, problem if isinstance(problem, str) else text, advice)
 
 
+def _needed(name: str, version: str, advice: str) -> Check:
+    return _judged(name, version, advice, "" if version else "not installed")
+
+
 def _versions() -> Iterable[Check]:
     yield Check("dask-gpuagg", OK, __version__)
     text = f"{platform.python_version()} on {platform.machine()}"
     advice = f"use Python {'.'.join(map(str, _OLDEST_PYTHON))} or newer"
     yield _judged("Python", text, advice, sys.version_info[:2] < _OLDEST_PYTHON)
     for name in _NEEDED:
-        version = _version(name)
-        yield _judged(name, version, f"install {name}", "" if version else "not installed")
+        yield _needed(name, _version(name), f"install {name}")
     version = _version("distributed")
     yield Check("distributed", OK if version else NONE, version or "not installed")
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
@@ -176,10 +179,9 @@ def _gpu() -> Iterable[Check]:
         "NVIDIA's package index"
     )
     yield _judged("RAPIDS", text, advice, len(rapids) < len(_RAPIDS) or not is_one_release)
+    advice = 'install the extra: pip install "dask-gpuagg[cu13]"'
     for name in ("cupy", "cuda-bindings"):
-        version = _version(name) or _version(name, "-cuda")
-        advice = 'install the extra: pip install "dask-gpuagg[cu13]"'
-        yield _judged(name, version, advice, "" if version else "not installed")
+        yield _needed(name, _version(name) or _version(name, "-cuda"), advice)
     if reason is not None:
         advice = "install NVIDIA's driver, or start this process where it sees a GPU"
         yield Check("GPU", PROBLEM, reason, advice)
@@ -211,12 +213,11 @@ def _memory() -> Iterable[Check]:
     import rmm
 
     resource = type(rmm.mr.get_current_device_resource())
+    text, advice = resource.__name__, ""
     if resource is rmm.mr.CudaMemoryResource:
-        text = f"{resource.__name__}: each allocation asks the driver"
+        text += ": each allocation asks the driver"
         advice = "let GpuWorker(pool=...) or dask-cuda make a pool of device memory"
-        yield Check("RMM", OK, text, advice)
-    else:
-        yield Check("RMM", OK, resource.__name__)
+    yield Check("RMM", OK, text, advice)
 
 
 def _cache() -> Iterable[Check]:
@@ -251,8 +252,6 @@ def _ucx() -> Iterable[Check]:
         text = "not installed; GPUs exchange partials through host memory"
         advice = 'for several GPUs, install distributed-ucxx and start the cluster with "ucx"'
         yield Check("UCX", NONE, text, advice)
-    else:
-        yield Check("UCX", NONE, "not installed; it serves GPUs only")
 
 
 def _version(name: str, infix: str = "") -> str:

@@ -35,17 +35,17 @@ from dask_gpuagg.settings import switch
 if TYPE_CHECKING:
     from dask_gpuagg.cuda.aggregate import Run
 
-# boxes that a column has at most; the last of more stands for the rest
+# boxes that a stage has at most; the last of more stands for the rest
 _BOXES = 6
 _WIDTH, _HEIGHT, _STEP = 64, 18, 26
 _LEFT, _APART, _TOP, _BOTTOM = 43, 176, 34, 24
 
 
 @dataclass(frozen=True)
-class Column:
+class Stage:
     """Boxes above each other, so many of something, with a text above and one below.
 
-    ``every`` says whether each is reached from each of the column before.
+    ``every`` says whether each is reached from each of the stage before.
     """
 
     number: int
@@ -59,51 +59,68 @@ class Column:
         return max(1, min(self.number, _BOXES))
 
 
-def columns_of(physical: Physical, groups: str) -> list[Column]:
-    """The columns of a plan's picture; ``groups`` says how many are expected, or nothing."""
-    route, inputs, outputs = physical.route, physical.partitions, physical.outputs
-    partitions = Column(inputs, count_text(inputs, "partition"))
-    under = "one of each partition"
-    if 0 < physical.partials < inputs:
-        under = f"of {inputs / physical.partials:.3g} partitions each"
-    partials = Column(physical.partials, count_text(physical.partials, "partial"), under)
+def stages_of(physical: Physical, groups: str) -> list[Stage]:
+    """The stages of a plan's picture; ``groups`` says how many are expected, or nothing."""
+    inputs, number, outputs = physical.partitions, physical.partials, physical.outputs
+    partitions = Stage(inputs, count_text(inputs, "partition"))
+    joined = 0 < number < inputs
+    under = f"of {inputs / number:.3g} partitions each" if joined else "one of each partition"
+    partials = Stage(number, count_text(number, "partial"), under)
     every = True
-    match route:
+    match physical.route:
         case Route.DIRECT:
-            middle = [Column(1, "one task", "groups and finishes", True)]
+            middle = [Stage(1, "one task", "groups and finishes", True)]
         case Route.NARROWED:
-            middle = [Column(1, "narrowed", "quantiles; rows stay", True)]
+            middle = [Stage(1, "narrowed", "quantiles; rows stay", True)]
         case Route.TREE:
             combines = dict(physical.tasks).get("combine", 0)
             under = f"{combines:,} combine, then finalize" if combines else "finalize"
-            middle = [partials, Column(1, "tree", under, True)]
+            middle = [partials, Stage(1, "tree", under, True)]
         case Route.EXCHANGE:
             title = f"exchange into {physical.pieces:,}"
-            middle = [partials, Column(physical.pieces, title, "by key hash, then finalize", True)]
+            middle = [partials, Stage(physical.pieces, title, "by key hash, then finalize", True)]
             every = physical.pieces != outputs
         case Route.ALIGNED:
-            middle = [partials, Column(physical.partials, "aligned", "nothing is exchanged")]
-            every = physical.partials != outputs
+            middle = [partials, Stage(number, "aligned", "nothing is exchanged")]
+            every = number != outputs
     expected = f"{groups} groups" if groups else ""
-    return [partitions, *middle, Column(outputs, count_text(outputs, "output"), expected, every)]
+    return [partitions, *middle, Stage(outputs, count_text(outputs, "output"), expected, every)]
 
 
-def drawn(columns: Sequence[Column]) -> str:
+def drawn(stages: Sequence[Stage]) -> str:
     """Columns as an SVG image, connected from left to right."""
-    height = _TOP + _STEP * max(column.boxes for column in columns) + _BOTTOM
-    width = _APART * (len(columns) - 1) + 150
+    rows = max(stage.boxes for stage in stages)
+    width, height = _APART * (len(stages) - 1) + 150, _TOP + _STEP * rows + _BOTTOM
+    # the middle of each box: stages are centred
+    middles = [
+        [_TOP + _STEP * ((rows - stage.boxes + 1) / 2 + i) for i in range(stage.boxes)]
+        for stage in stages
+    ]
     shapes = []
-    for place, (before, after) in enumerate(itertools.pairwise(columns)):
+    for place, after in enumerate(stages[1:]):
         x1, x2 = _LEFT + place * _APART + _WIDTH, _LEFT + (place + 1) * _APART
-        for i, j in _links(before, after):
-            y1, y2 = _middle(before, i, height), _middle(after, j, height)
-            shapes.append(
-                f'<line x1="{x1}" y1="{y1:g}" x2="{x2}" y2="{y2:g}" '
-                'stroke="currentColor" stroke-opacity=".35"/>'
-            )
-    for place, column in enumerate(columns):
-        shapes += _boxes(column, _LEFT + place * _APART, height)
-    label = " to ".join(column.title for column in columns)
+        links = itertools.product(middles[place], middles[place + 1])
+        shapes += [
+            f'<line x1="{x1}" y1="{y1:g}" x2="{x2}" y2="{y2:g}" '
+            'stroke="currentColor" stroke-opacity=".35"/>'
+            for y1, y2 in (links if after.every else _aligned(*middles[place : place + 2]))
+        ]
+    for place, stage in enumerate(stages):
+        x = _LEFT + place * _APART
+        shapes += [
+            f'<rect x="{x}" y="{y - _HEIGHT / 2:g}" width="{_WIDTH}" height="{_HEIGHT}" rx="3" '
+            'fill="#3b82c4" fill-opacity=".25" stroke="#3b82c4"/>'
+            for y in middles[place]
+        ]
+        rest = stage.number - stage.boxes + 1
+        texts = [(14.0, stage.title, ' font-weight="600"'), (height - 6, stage.under, "")]
+        texts += [(middles[place][-1] + 4, f"{rest:,} more", "")] if rest > 1 else []
+        shapes += [
+            f'<text x="{x + _WIDTH / 2:g}" y="{y:g}" text-anchor="middle"{weight}>'
+            f"{escaped(text)}</text>"
+            for y, text, weight in texts
+        ]
+    label = " to ".join(stage.title for stage in stages)
     return (
         f'<svg role="img" aria-label="{escaped(label)}" viewBox="0 0 {width} {height}" '
         f'style="width:{width}px;max-width:100%;height:auto" font-family="system-ui,sans-serif" '
@@ -111,38 +128,12 @@ def drawn(columns: Sequence[Column]) -> str:
     )
 
 
-def _boxes(column: Column, x: int, height: int) -> list[str]:
-    centre = x + _WIDTH / 2
-    shapes = [_text(centre, 14, column.title, ' font-weight="600"')]
-    for i in range(column.boxes):
-        y = _middle(column, i, height) - _HEIGHT / 2
-        shapes.append(
-            f'<rect x="{x}" y="{y:g}" width="{_WIDTH}" height="{_HEIGHT}" rx="3" '
-            'fill="#3b82c4" fill-opacity=".25" stroke="#3b82c4"/>'
-        )
-        rest = column.number - column.boxes + 1
-        if i == column.boxes - 1 and rest > 1:
-            shapes.append(_text(centre, y + 13, f"{rest:,} more"))
-    shapes.append(_text(centre, height - 6, column.under))
-    return shapes
-
-
-def _text(x: float, y: float, text: str, weight: str = "") -> str:
-    return f'<text x="{x:g}" y="{y:g}" text-anchor="middle"{weight}>{escaped(text)}</text>'
-
-
-def _middle(column: Column, i: int, height: int) -> float:
-    """The height of a box's middle: columns are centred."""
-    room = height - _TOP - _BOTTOM
-    return _TOP + (room - _STEP * column.boxes) / 2 + _STEP * (i + 0.5)
-
-
-def _links(before: Column, after: Column) -> list[tuple[int, int]]:
-    """The boxes that are connected, by their places."""
-    if after.every:
-        return [*itertools.product(range(before.boxes), range(after.boxes))]
-    links = max(before.boxes, after.boxes)
-    return [(k * before.boxes // links, k * after.boxes // links) for k in range(links)]
+def _aligned(before: Sequence[float], after: Sequence[float]) -> list[tuple[float, float]]:
+    """Pairs of boxes at the same share of their stages."""
+    links = max(len(before), len(after))
+    return [
+        (before[k * len(before) // links], after[k * len(after) // links]) for k in range(links)
+    ]
 
 
 # runs that are shown of a query: calls of kernels in the text, and all in the picture
@@ -232,7 +223,7 @@ class Explained:
         return "\n  ".join(lines)
 
     def _html(self) -> str:
-        picture = "" if self.physical is None else drawn(columns_of(self.physical, self.groups))
+        picture = "" if self.physical is None else drawn(stages_of(self.physical, self.groups))
         lines = [*self.lines(), *(("ran", text) for text in self.ran()[-_BELOW_PICTURE:])]
         table = html_table(("", ""), [[*map(escaped, line)] for line in lines], text=True)
         return f"<h4>group-by {escaped(self.what)}</h4>{picture}{table}"
@@ -299,25 +290,18 @@ def explain(query: Any) -> Explanation:
         tuned = optimize_until(expr, "tuned-logical")
         # from the inputs on, and several queries in their order
         walked = {n._name: n for n in reversed([*tuned.walk()])}
-        left = {name: reason for name, node in walked.items() if (reason := left_to_dask(node))}
-        nodes = {n: node for n, node in walked.items() if n in left or is_aggregation(node)}
-        refused = {
-            name: [left[name]] if name in left else logical.refusals(node)
-            for name, node in nodes.items()
-        }
-        if problem:
-            refused |= {name: [Unsupported(problem)] for name in nodes if name not in left}
+        nodes = [n for n in walked.values() if is_aggregation(n) or left_to_dask(n)]
         # without a plan and a refusal Dask has merged a group-by into another node
         why = "Dask lowers it as a part of another expression"
-        if not problem and any(name not in left for name in nodes):
+        if not problem and any(is_aggregation(node) for node in nodes):
             try:
                 tuned.lower_completely()
             except Exception as error:
                 # the query itself raises the same
                 why = f"the query cannot be lowered: {error!r}"
         groupbys = [
-            _explained(events.get(name, Refused(node, why)), refused[name])
-            for name, node in nodes.items()
+            _explained(events.get(node._name, Refused(node, why)), _refusals(node, problem))
+            for node in nodes
         ]
     return Explanation(tuple(groupbys), _off())
 
@@ -346,18 +330,24 @@ def _off() -> str:
     return "the plugin is OFF (dask_gpuagg.enable() switches it on); if it were on:"
 
 
-def _explained(event: Planned | Refused, refused: Sequence[Unsupported] = ()) -> Explained:
+def _refusals(node: Expr, problem: str | None) -> list[Unsupported]:
+    """Reasons why stock Dask runs a group-by, or aggregations of it."""
+    if (left := left_to_dask(node)) is not None:
+        return [left]
+    return [Unsupported(problem)] if problem else logical.refusals(node)
+
+
+def _explained(event: Planned | Refused, refusals: list[Unsupported]) -> Explained:
     """A group-by as it is lowered: its plan, or the reasons why it has none."""
-    call = logical.describe(event.node)
-    if isinstance(event, Refused) and not refused:
-        refused = [Unsupported(event.reason)]
+    call = logical.call_text(event.node)
     if isinstance(event, Refused):
-        return Explained(call, "stock Dask", None, None, tuple(map(Reason.of, refused)))
+        refusals = refusals or [Unsupported(event.reason)]
+        return Explained(call, "stock Dask", None, None, tuple(map(Reason.of, refusals)))
     query = event.query
     engine = where_it_runs(query) or "stock Dask"
     physical = described(query, event.decision, event.nodes)
     runs = tuple(last_runs(query.plan))
-    reasons = tuple(map(Reason.of, refused))
+    reasons = tuple(map(Reason.of, refusals))
     return Explained(call, engine, query.plan, event.decision, reasons, physical, runs)
 
 

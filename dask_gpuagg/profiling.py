@@ -16,8 +16,7 @@ from dask_gpuagg.reporting.events import Fallback
 from dask_gpuagg.reporting.runs import (
     STEPS,
     Measured,
-    Total,
-    What,
+    Step,
     begin,
     end,
     runs_here,
@@ -125,56 +124,18 @@ def _fallbacks(readings: Iterable[Measured]) -> Fallbacks:
     return Fallbacks(planned, tuple(counts.most_common()))
 
 
-@dataclass(frozen=True)
-class Step:
-    """A step of a query on an engine, or one of its kernels.
-
-    Attributes
-    ----------
-    query, step, engine, kernel : str
-        ``kernel`` is empty where whole tasks are counted.
-    calls : int
-    seconds : float
-        Wall time, summed over threads.
-    rows, groups : int
-        Rows that went in; rows of the partials or outputs that came out.
-    nbytes : int
-        Of keys and values that were read, or of the pieces that are exchanged.
-    longest : float
-        Seconds of the longest call.
-    workers : int
-        In how many processes it ran.
-    """
-
-    query: str
-    step: str
-    engine: str
-    kernel: str
-    calls: int
-    seconds: float
-    rows: int
-    groups: int
-    nbytes: int
-    longest: float
-    workers: int
-
-    @property
-    def rows_per_second(self) -> float:
-        """Rows that one thread takes in a second."""
-        return self.rows / self.seconds if self.seconds else 0.0
-
-    def _cells(self) -> list[str]:
-        return [
-            f"{self.step}: {self.kernel}" if self.kernel else self.step,
-            self.engine,
-            f"{self.calls:,}",
-            time_text(self.seconds),
-            time_text(self.longest),
-            f"{self.rows:,}",
-            f"{self.groups:,}",
-            rate_text(self.rows_per_second),
-            size_text(self.nbytes) if self.nbytes else "–",
-        ]
+def _cells(step: Step) -> list[str]:
+    return [
+        f"{step.step}: {step.kernel}" if step.kernel else step.step,
+        step.engine,
+        f"{step.calls:,}",
+        time_text(step.seconds),
+        time_text(step.longest),
+        f"{step.rows:,}",
+        f"{step.groups:,}",
+        rate_text(step.rows_per_second),
+        size_text(step.nbytes) if step.nbytes else "–",
+    ]
 
 
 def _as_dict(step: Step) -> dict[str, Any]:
@@ -186,18 +147,15 @@ _HEAD = ("step", "engine", "tasks", "time", "longest", "rows in", "rows out", "r
 
 def _steps(readings: Iterable[Measured]) -> list[Step]:
     """The totals of several processes as one, in the order of the steps."""
-    totals: dict[What, Total] = {}
-    workers = Counter[What]()
-    for reading in readings:
-        for what, total in reading.totals.items():
-            totals.setdefault(what, Total()).add(total)
-            workers[what] += 1
-    steps = [
-        Step(*what, t.calls, t.seconds, t.rows, t.groups, t.nbytes, t.longest, workers[what])
-        for what, t in totals.items()
-    ]
+    totals: dict[tuple[str, ...], Step] = {}
+    for step in (step for reading in readings for step in reading.totals):
+        if step.key in totals:
+            totals[step.key].add(step)
+            totals[step.key].workers += 1
+        else:
+            totals[step.key] = step
     place = {name: i for i, name in enumerate(STEPS)}
-    return sorted(steps, key=lambda s: (s.query, place.get(s.step, len(place)), s.kernel))
+    return sorted(totals.values(), key=lambda s: (s.query, place.get(s.step, len(place)), s.kernel))
 
 
 class profile:
@@ -221,15 +179,14 @@ class profile:
     counted too. On the device, times are the host's: of a task until it returns.
     """
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.steps: tuple[Step, ...] = ()
-        self.kernels: tuple[Step, ...] = ()
-        self.planned = 0
-        self.fallbacks: tuple[tuple[Fallback, int], ...] = ()
-        self.notes: tuple[str, ...] = ()
-        self._fallen = Fallbacks(0, ())
-        self._done = False
+    seconds = 0.0
+    steps: tuple[Step, ...] = ()
+    kernels: tuple[Step, ...] = ()
+    planned = 0
+    fallbacks: tuple[tuple[Fallback, int], ...] = ()
+    notes: tuple[str, ...] = ()
+    _fallen = Fallbacks(0, ())
+    _done = False
 
     def __enter__(self) -> profile:
         self._token = uuid.uuid4().hex
@@ -243,13 +200,14 @@ class profile:
         readings = _by_process(gathered.answers)
         self._fallen = _fallbacks(readings)
         self.planned, self.fallbacks = self._fallen.planned, self._fallen.entries
-        missing = [f"missing: {where} ({why})" for where, why in gathered.missing.items()]
-        later = [
-            f"{where} was not asked at the beginning: all that it ever ran is counted"
-            for where, reading in gathered.answers.items()
-            if reading.token != self._token and reading.totals
-        ]
-        self.notes = (*missing, *later)
+        self.notes = (
+            *(f"missing: {where} ({why})" for where, why in gathered.missing.items()),
+            *(
+                f"{where} was not asked at the beginning: all that it ever ran is counted"
+                for where, reading in gathered.answers.items()
+                if reading.token != self._token and reading.totals
+            ),
+        )
         steps = _steps(readings)
         self.steps = tuple(step for step in steps if not step.kernel)
         self.kernels = tuple(step for step in steps if step.kernel)
@@ -268,10 +226,10 @@ class profile:
         """Titles, heads and cells: the steps of each query, and the kernels."""
         by_query = groupby(self.steps, lambda step: step.query)
         tables: list[tuple[str, Sequence[str], list[list[str]]]] = [
-            (query, _HEAD, [step._cells() for step in steps]) for query, steps in by_query
+            (query, _HEAD, [_cells(step) for step in steps]) for query, steps in by_query
         ]
         if self.kernels:
-            cells = [kernel._cells() for kernel in self.kernels]
+            cells = [_cells(kernel) for kernel in self.kernels]
             tables.append(("calls of the kernels", ("kernel", *_HEAD[1:]), cells))
         return tables
 

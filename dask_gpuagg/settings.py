@@ -32,20 +32,10 @@ class ChunkLimit:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The values of a setting.
-
-    Attributes
-    ----------
-    default : object
-        As it stands in the configuration.
-    allowed : str
-        Its values in words, for messages and the documentation.
-    parse : callable
-        From a value to what the package uses; raises one of ``_REFUSED`` for other values.
-    """
+    """The values of a setting; ``parse`` raises one of ``_REFUSED`` where one is not allowed."""
 
     default: Any
-    allowed: str
+    allowed: str  # in words, for messages and the documentation
     parse: Callable[[Any], Any]
 
 

@@ -28,7 +28,7 @@ def ddf():
 
 
 def error_of(make: Callable[[], Any]) -> Exception:
-    """What building a query raises; building, not computing."""
+    """The error that building a query raises; building, not computing."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - which one is what is asked
         make()
     return caught.value
@@ -81,7 +81,7 @@ def test_the_error_of_an_unknown_aggregation_says_why_we_cannot_either(ddf):
 
 
 class TestDdof:
-    """What stock Dask answers is answered, here or there; the rest is refused before it runs."""
+    """Answers of stock Dask are given, here or there; the rest is refused before it runs."""
 
     @pytest.mark.parametrize("ddof", [2**70, 10**400, "1", None], ids=lambda d: repr(d)[:5])
     def test_a_matrix_as_stock_dask_has_it(self, ddf, ddof):

@@ -96,8 +96,7 @@ COMMANDS = ("run", "doctor", "calibrate", "warm")
     ("arguments", "words"),
     [
         ([], "usage: dask-gpuagg"),
-        (["docter"], "Did you mean doctor?"),
-        (["nothing"], "neither a command (run, doctor, calibrate, warm) nor"),
+        (["docter"], "there is no file docter, nor such a command"),
         (["run", "-m"], "give a script, or -m and a module"),
         (["--no-such"], "unrecognized arguments: --no-such"),
         (["run", "missing.py"], "there is no file missing.py"),

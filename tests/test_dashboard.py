@@ -51,3 +51,8 @@ def test_the_page_has_what_the_workers_reported() -> None:
     page.update()
     assert len(cells(page.steps.text)) == 2
     assert len(cells(page.kernels.text)) == 1
+    # an open page follows the workers
+    workers["b"].metrics[ACTIVITY] = []
+    page.update()
+    assert len(cells(page.steps.text)) == 1
+    assert page.kernels.text == ""

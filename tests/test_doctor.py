@@ -30,14 +30,14 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Other versions of packages; ``None`` for one that is not installed."""
     real = metadata.version
 
-    def pretend(**given: str | None) -> None:
-        known = {name.replace("_", "-"): found for name, found in given.items()}
+    def pretend(**packages: str | None) -> None:
+        pretended = {name.replace("_", "-"): text for name, text in packages.items()}
 
         def version(name: str) -> str:
-            found = known[name] if name in known else real(name)
-            if found is None:
+            installed = pretended[name] if name in pretended else real(name)
+            if installed is None:
                 raise metadata.PackageNotFoundError(name)
-            return found
+            return installed
 
         monkeypatch.setattr(doctor.metadata, "version", version)
 
@@ -50,12 +50,14 @@ def checks() -> dict[str, Check]:
 
 @pytest.mark.usefixtures("no_gpu")
 def test_a_healthy_machine_without_a_gpu(cache: Path) -> None:
-    found = checks()
-    assert {name for name, check in found.items() if check.status == PROBLEM} == set()
-    assert found["dask-gpuagg"].found == __version__
-    assert found["Dask"].found.startswith(dask.__version__)
-    assert found["GPU"] == Check("GPU", NONE, "no CUDA device; pandas collections run on the CPU")
-    assert found["kernel cache"].found == f"{cache}: 0 entries, 0 B"
+    findings = checks()
+    assert {name for name, check in findings.items() if check.status == PROBLEM} == set()
+    assert findings["dask-gpuagg"].found == __version__
+    assert findings["Dask"].found.startswith(dask.__version__)
+    assert findings["GPU"] == Check(
+        "GPU", NONE, "no CUDA device; pandas collections run on the CPU"
+    )
+    assert findings["kernel cache"].found == f"{cache}: 0 entries, 0 B"
     report = Report({HERE: examined()})
     assert report.healthy
     assert str(report).endswith("\nwhat to do: nothing")
@@ -67,57 +69,57 @@ class TestProblems:
         monkeypatch.setattr(doctor.sys, "version_info", (3, 10, 4))
         monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
         with dask.config.set({"gpuagg.enabled": False}):
-            found = checks()
-        assert found["Python"].advice == "use Python 3.11 or newer"
-        assert "unset" in found["NUMBA_DISABLE_JIT"].advice
-        assert "DASK_GPUAGG__ENABLED" in found["settings"].advice
+            findings = checks()
+        assert findings["Python"].advice == "use Python 3.11 or newer"
+        assert "unset" in findings["NUMBA_DISABLE_JIT"].advice
+        assert "DASK_GPUAGG__ENABLED" in findings["settings"].advice
 
     def test_a_dask_that_is_too_old(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(dask, "__version__", "2024.1.0")
-        found = checks()["Dask"]
-        assert found.status == PROBLEM
-        assert "2024.1.0 is installed" in found.found
-        assert 'pip install "dask<=' in found.advice
+        check = checks()["Dask"]
+        assert check.status == PROBLEM
+        assert "2024.1.0 is installed" in check.found
+        assert 'pip install "dask<=' in check.advice
 
     def test_a_dask_that_is_newer_than_tested(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(dask, "__version__", "2099.1.0")
-        found = checks()["Dask"]
-        assert found.status == OK
-        assert "newer than those tested" in found.found
+        check = checks()["Dask"]
+        assert check.status == OK
+        assert "newer than those tested" in check.found
 
     def test_missing_packages(self, versions: Callable[..., None]) -> None:
         versions(numba=None, distributed=None)
-        found = checks()
-        assert (found["numba"].status, found["numba"].advice) == (PROBLEM, "install numba")
-        assert found["distributed"].status == NONE
+        findings = checks()
+        assert (findings["numba"].status, findings["numba"].advice) == (PROBLEM, "install numba")
+        assert findings["distributed"].status == NONE
 
     def test_a_bad_setting(self) -> None:
         with dask.config.set({"gpuagg.fallback": "explode"}):
-            found = checks()
-        assert "explode" in found["settings"].found
-        assert found["Dask"].status == OK
+            findings = checks()
+        assert "explode" in findings["settings"].found
+        assert findings["Dask"].status == OK
 
     def test_a_cache_that_is_not_used(self) -> None:
         with dask.config.set({"gpuagg.kernel-cache": "relative/path"}):
-            found = checks()["kernel cache"]
-        assert found.status == PROBLEM
-        assert "absolute" in found.found
+            check = checks()["kernel cache"]
+        assert check.status == PROBLEM
+        assert "absolute" in check.found
 
     def test_rapids_without_a_gpu(self, versions: Callable[..., None]) -> None:
         of_cuda = {"cudf_cu13": "26.10.1", "dask_cudf_cu13": "26.10.1", "dask_cuda": "26.10.0"}
         versions(**of_cuda, rmm_cu13="26.10.0", cupy="14.0", cuda_bindings="13.1")
-        found = checks()
-        assert found["RAPIDS"].status == OK
-        assert (found["GPU"].status, found["GPU"].found) == (PROBLEM, "no CUDA device")
+        findings = checks()
+        assert findings["RAPIDS"].status == OK
+        assert (findings["GPU"].status, findings["GPU"].found) == (PROBLEM, "no CUDA device")
 
     def test_what_raises_is_a_finding(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def broken() -> None:
             raise OSError("libcuda is of another machine")
 
         monkeypatch.setattr(doctor.driver, "unavailable", broken)
-        found = checks()["gpu"]
-        assert found.status == PROBLEM
-        assert "libcuda is of another machine" in found.found
+        check = checks()["gpu"]
+        assert check.status == PROBLEM
+        assert "libcuda is of another machine" in check.found
 
 
 class TestDevice:
@@ -136,14 +138,14 @@ class TestDevice:
         versions(**self.rapids, rmm_cu13="26.10.0", cupy="14.0", cuda_bindings="13.1")
 
     def test_all_is_well(self, cache: Path) -> None:
-        found = checks()
-        assert {name for name, check in found.items() if check.status == PROBLEM} == set()
-        assert found["GPU"].found == "NVIDIA H200, sm_90, 132 multiprocessors"
-        assert found["driver"].found == "CUDA 13.0"
-        assert found["compiler"].found == "NVRTC 13.0"
-        assert found["cost model"].found == "measured on an H200"
-        assert found["kernel cache"].status == OK
-        assert "ucxx" in found["UCX"].advice
+        findings = checks()
+        assert {name for name, check in findings.items() if check.status == PROBLEM} == set()
+        assert findings["GPU"].found == "NVIDIA H200, sm_90, 132 multiprocessors"
+        assert findings["driver"].found == "CUDA 13.0"
+        assert findings["compiler"].found == "NVRTC 13.0"
+        assert findings["cost model"].found == "measured on an H200"
+        assert findings["kernel cache"].status == OK
+        assert "ucxx" in findings["UCX"].advice
 
     def test_rapids_of_two_releases(self) -> None:
         self.versions(**self.rapids, rmm_cu13="26.8.0", cupy="14.0", cuda_bindings="13.1")
@@ -151,9 +153,9 @@ class TestDevice:
 
     def test_a_compiler_newer_than_the_driver(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(doctor.driver, "driver_version", lambda: 12080)
-        found = checks()
-        assert found["driver"].found == "CUDA 12.8"
-        assert "driver's CUDA version" in found["compiler"].advice
+        findings = checks()
+        assert findings["driver"].found == "CUDA 12.8"
+        assert "driver's CUDA version" in findings["compiler"].advice
 
     def test_no_compiler(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def missing() -> None:
@@ -185,12 +187,12 @@ class TestReport:
         assert not self.report().healthy
 
     def test_plain_values(self) -> None:
-        found = json.loads(json.dumps(self.report().to_dict()))
-        assert found["healthy"] is False
-        assert len(found["checks"]) == 5
+        report = json.loads(json.dumps(self.report().to_dict()))
+        assert report["healthy"] is False
+        assert len(report["checks"]) == 5
 
     def test_a_worker_that_cannot_be_asked(self) -> None:
         gathered = Gathered({HERE: []}, {"tcp://a:1": "ModuleNotFoundError('dask_gpuagg')"})
-        (found,) = doctor._between(gathered)
-        assert (found.name, found.status) == ("tcp://a:1", PROBLEM)
-        assert "install dask-gpuagg" in found.advice
+        (check,) = doctor._between(gathered)
+        assert (check.name, check.status) == ("tcp://a:1", PROBLEM)
+        assert "install dask-gpuagg" in check.advice

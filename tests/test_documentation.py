@@ -29,7 +29,7 @@ def text_of(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """What headings are linked by: lower case, without punctuation, hyphens for spaces."""
+    """The text that headings are linked by: lower case, without punctuation, hyphens for spaces."""
     plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in HEADING.findall(text_of(page)))
     return {heading.replace(" ", "-") for heading in plain}
 
@@ -101,9 +101,9 @@ def test_badges_say_what_the_files_say(monkeypatch: pytest.MonkeyPatch) -> None:
     from badges import FOLDER, badges
 
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    made = badges()
-    assert {path.stem for path in FOLDER.glob("*.svg")} == set(made)
-    for name, svg in made.items():
+    pictures = badges()
+    assert {path.stem for path in FOLDER.glob("*.svg")} == set(pictures)
+    for name, svg in pictures.items():
         assert (FOLDER / f"{name}.svg").read_text(encoding="utf-8") == svg
         assert f"({(FOLDER / name).relative_to(ROOT)}.svg)" in readme
-    assert ">test-oldest · docs · test<" in made["ci"]
+    assert ">test-oldest · docs · test<" in pictures["ci"]

@@ -108,7 +108,9 @@ def test_distinct_values_have_the_promised_dtypes(by, column, rows, options):
         got = query.compute()
         assert_same(got, data.head(rows).groupby(by, observed=observed)[column].unique())
         assert got.dtype == query.dtype == object
-        kinds = [each.index.to_frame().dtypes.astype(str).tolist() for each in (got, query._meta)]
+        kinds = [
+            result.index.to_frame().dtypes.astype(str).tolist() for result in (got, query._meta)
+        ]
         assert kinds[0] == kinds[1]
 
 

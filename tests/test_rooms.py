@@ -37,8 +37,8 @@ def room_of(path: Path) -> str:
 
 def file_of(module: str) -> Path | None:
     path = PACKAGE.parent.joinpath(*module.split("."))
-    found = (path.with_suffix(".py"), path / "__init__.py")
-    return next((file for file in found if file.exists()), None)
+    imports = (path.with_suffix(".py"), path / "__init__.py")
+    return next((file for file in imports if file.exists()), None)
 
 
 def imported(path: Path) -> set[Path]:
@@ -65,5 +65,5 @@ def test_no_room_may_import_upwards() -> None:
 def test_a_room_imports_what_the_table_permits(room: str) -> None:
     files = [path for path in PACKAGE.rglob("*.py") if room_of(path) == room]
     assert files
-    found = {room_of(other) for path in files for other in imported(path)} - {room}
-    assert found == set(MAY[room])
+    imports = {room_of(other) for path in files for other in imported(path)} - {room}
+    assert imports == set(MAY[room])

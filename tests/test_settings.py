@@ -116,9 +116,9 @@ def test_a_bad_value_is_refused_with_what_is_allowed(name, value):
 @pytest.mark.parametrize(("name", "pair"), [(n, p) for n, pairs in GOOD.items() for p in pairs])
 def test_a_good_value_is_taken(name, pair):
     with dask.config.set({f"gpuagg.{name}": pair[0]}):
-        found = getattr(settings(), name.replace("-", "_"))
-    assert found == pair[1]
-    assert type(found) is type(pair[1])
+        value = getattr(settings(), name.replace("-", "_"))
+    assert value == pair[1]
+    assert type(value) is type(pair[1])
 
 
 @pytest.mark.parametrize(

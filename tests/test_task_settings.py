@@ -69,7 +69,7 @@ def test_every_step_of_a_query_sees_them(
         planned = query.optimize()
     seen.clear()
     with dask.config.set(OF_WORKER | {"scheduler": "synchronous"}):
-        made = planned.compute()
-    assert made["v"].sort_index().tolist() == [380, 400]
+        result = planned.compute()
+    assert result["v"].sort_index().tolist() == [380, 400]
     assert len(seen) >= 5
     assert set(seen) == {CLIENT}

@@ -1,4 +1,4 @@
-"""What is published: the source archive, the wheel made of it, and an environment that has it."""
+"""Published files: the source archive, the wheel made of it, and an environment that has it."""
 
 from __future__ import annotations
 
@@ -134,23 +134,23 @@ def test_built_archives_install_answer_a_query_and_are_typed(tmp_path: Path) -> 
         check=False,
     )
     assert checked.returncode == 1, checked.stdout
-    error, found = checked.stdout.splitlines()
+    error, summary = checked.stdout.splitlines()
     assert error.startswith("mistaken.py:2: error: Unsupported operand types")
-    assert found == "Found 1 error in 1 file (checked 2 source files)"
+    assert summary == "Found 1 error in 1 file (checked 2 source files)"
 
     (packages,) = (tmp_path / "environment").glob("lib/python*/site-packages")
     link_dependencies(packages)
-    asked = json.loads(run(python, "-c", QUERY, cwd=tmp_path).splitlines()[-1])
-    package = Path(asked["imported"]).parent
+    answers = json.loads(run(python, "-c", QUERY, cwd=tmp_path).splitlines()[-1])
+    package = Path(answers["imported"]).parent
     assert tmp_path in package.parents
-    assert asked["version"] == dask_gpuagg.__version__
-    assert asked["fallbacks"] == 0
-    assert Path(asked["kernels"]) == package / "kernels"
+    assert answers["version"] == dask_gpuagg.__version__
+    assert answers["fallbacks"] == 0
+    assert Path(answers["kernels"]) == package / "kernels"
     headers = {path.relative_to(ROOT / "kernels") for path in ROOT.glob("kernels/**/*.cuh")}
     assert headers == {path.relative_to(package / "kernels") for path in package.glob("**/*.cuh")}
-    installed = {Path(name).parts[0] for name in asked["files"]}
+    installed = {Path(name).parts[0] for name in answers["files"]}
     assert {name for name in installed if name not in ("..", "dask_gpuagg")} == {
         f"dask_gpuagg-{dask_gpuagg.__version__}.dist-info"
     }
     for notice in ("LICENSE", "NOTICE"):
-        assert any(name.endswith(f"licenses/{notice}") for name in asked["files"])
+        assert any(name.endswith(f"licenses/{notice}") for name in answers["files"])

@@ -53,7 +53,7 @@ _HOST_METHODS: dict[str, Callable[[Any, dict[str, Any]], bool]] = {
     "mean": _chooses_otherwise,
     "var": _chooses_otherwise,
     "std": _chooses_otherwise,
-    # of one column of the result Dask would compute that column's variance alone
+    # where one column of the result is read, Dask would compute that column's variance alone
     "cov": lambda groupby, arguments: True,
     "corr": lambda groupby, arguments: True,
     "nunique": _chooses_otherwise,
@@ -155,7 +155,7 @@ def _collection_of(ours: Callable[[], Any], stock: Any, refused: Exception | Non
             raise (error or failure) from None
         reason = str(failure) if error else f"the planner failed: {failure!r}"
         cause = None if error else failure
-        note_fallback(stock.expr._name, logical.describe(stock.expr), reason, cause=cause)
+        note_fallback(stock.expr._name, logical.call_text(stock.expr), reason, cause=cause)
         return stock
     return stock if node is None else new_collection(node)
 

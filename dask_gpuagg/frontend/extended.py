@@ -137,81 +137,75 @@ class Stock:
         return f"Stock({self.logical._name})"
 
 
-class GroupByGuarded(Blockwise):
+def gpuagg_guarded(outputs: Any, guards: Sequence[Guard], meta: Any) -> Any:
+    """Make outputs null in the groups that have too few values; they are labelled by positions."""
+    columns = {i: outputs[i] for i in range(1 if meta.ndim == 1 else meta.shape[1])}
+    for guard in guards:
+        least = outputs[guard.count + 1] if guard.least is None else guard.least
+        columns[guard.output] = columns[guard.output].where(outputs[guard.count] >= least)
+    if meta.ndim == 1:
+        columns[0].name = meta.name
+        return columns[0]
+    return _labelled(outputs, columns, meta)
+
+
+def gpuagg_with_stock(outputs: Any, stock: Any, positions: Sequence[int], meta: Any) -> Any:
+    """Join planned outputs with stock Dask's columns, which have ``positions`` in the result."""
+    places = stock.index.get_indexer(outputs.index)
+    if len(stock) != len(outputs) or (places < 0).any():
+        raise RuntimeError(f"{len(outputs)} planned groups, {len(stock)} of stock Dask")
+    stock = stock.take(places).set_axis(outputs.index, axis=0)
+    by_stock = {i: stock.iloc[:, n] for n, i in enumerate(positions)}
+    planned = (outputs.iloc[:, n] for n in range(outputs.shape[1]))
+    columns = {i: by_stock[i] if i in by_stock else next(planned) for i in range(meta.shape[1])}
+    return _labelled(outputs, columns, meta)
+
+
+def _labelled(outputs: Any, columns: dict[int, Any], meta: Any) -> Any:
+    result = type(outputs)(columns, index=outputs.index)
+    result.columns = meta.columns.view()
+    return result
+
+
+class GroupByCompleted(Blockwise):
+    """The result of a group-by, with the metadata that its collection announced."""
+
+    @functools.cached_property
+    def _meta(self) -> Any:
+        return self.operand("meta")
+
+
+class GroupByGuarded(GroupByCompleted):
     """Outputs that are null in the groups that have too few values."""
 
     _parameters = ["frame", "guards", "meta"]
-
-    @staticmethod
-    def operation(outputs: Any, guards: Sequence[Guard], meta: Any) -> Any:
-        """The result, from its outputs and those that the guards read, labelled by positions."""
-        columns = {i: outputs[i] for i in range(1 if meta.ndim == 1 else meta.shape[1])}
-        for guard in guards:
-            least = guard.least if guard.rows is None else outputs[guard.rows]
-            enough = outputs[guard.count] >= least
-            columns[guard.output] = columns[guard.output].where(enough)
-        if meta.ndim == 1:
-            columns[0].name = meta.name
-            return columns[0]
-        result = type(outputs)(columns, index=outputs.index)
-        result.columns = meta.columns.view()
-        return result
-
-    @functools.cached_property
-    def _meta(self) -> Any:
-        return self.operand("meta")
-
-    @functools.cached_property
-    def _name(self) -> str:
-        return f"gpuagg_guarded-{self.deterministic_token}"
+    operation = staticmethod(gpuagg_guarded)
 
 
-class GroupByJoined(Blockwise):
+class GroupByWithStock(GroupByCompleted):
     """The planned outputs of a group-by, and those of stock Dask, each in one partition."""
 
-    _parameters = ["frame", "stock", "left", "meta"]
-
-    @staticmethod
-    def operation(outputs: Any, stock: Any, left: Sequence[int], meta: Any) -> Any:
-        """The result; ``left`` are the positions in it of stock Dask's columns."""
-        places = stock.index.get_indexer(outputs.index)
-        if len(stock) != len(outputs) or (places < 0).any():
-            raise RuntimeError(f"{len(outputs)} planned groups, {len(stock)} of stock Dask")
-        stock = stock.take(places).set_axis(outputs.index, axis=0)
-        planned = [i for i in range(meta.shape[1]) if i not in left]
-        columns = {i: outputs.iloc[:, n] for n, i in enumerate(planned)}
-        columns |= {i: stock.iloc[:, n] for n, i in enumerate(left)}
-        result = type(outputs)({i: columns[i] for i in sorted(columns)}, index=outputs.index)
-        result.columns = meta.columns.view()
-        return result
-
-    @functools.cached_property
-    def _meta(self) -> Any:
-        return self.operand("meta")
-
-    @functools.cached_property
-    def _name(self) -> str:
-        return f"gpuagg_joined-{self.deterministic_token}"
+    _parameters = ["frame", "stock", "positions", "meta"]
+    operation = staticmethod(gpuagg_with_stock)
 
 
-def joined(expr: Any, planned: Expr, left: Mapping[int, Requested]) -> Expr:
+def joined(expr: Any, planned: Expr, by_stock: Mapping[int, Requested]) -> Expr:
     """The planned outputs of a logical group-by, joined with those that stock Dask runs."""
-    columns = list(dict.fromkeys(request.column for request in left.values()))
+    columns = list(dict.fromkeys(request.column for request in by_stock.values()))
     # in the order of stock Dask's result
-    positions = sorted(left, key=lambda i: columns.index(left[i].column))
-    spec: Any = {c: [r.aggregation for r in left.values() if r.column == c] for c in columns}
-    frame, meta = expr.frame, expr._meta
+    positions = sorted(by_stock, key=lambda i: columns.index(by_stock[i].column))
+    spec: Any = {c: [r.aggregation for r in by_stock.values() if r.column == c] for c in columns}
+    frame = expr.frame
     if frame.ndim == 1:
         spec = spec[frame._meta.name]
     else:
         read = {*spec, *expr._by_columns}
         frame = frame[[column for column in frame.columns if column in read]]
-    if isinstance(expr, ExtendedAggregation):
-        meta = expr.planned_meta
+    meta = expr.planned_meta if isinstance(expr, ExtendedAggregation) else expr._meta
     flags = [expr.operand(name) for name in _FLAGS[:-1]]
     stock = GroupbyAggregation(frame, spec, *flags, None, *expr.by)
     # lowered at once, so that it is not offered to the planner again
-    return GroupByJoined(planned, stock._lower(), positions, meta)
+    return GroupByWithStock(planned, stock._lower(), positions, meta)
 
 
 def _metadata(groupby: Any, spec: Specification) -> tuple[Any, Any]:

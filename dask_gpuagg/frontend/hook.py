@@ -1,21 +1,18 @@
 """The wrappers: Dask's expression optimizer calls our planner.
 
-Some functions of Dask are wrapped while the plugin is enabled:
+Every node passes ``Expr.lower_once`` on its way to a task graph: a logical group-by aggregation is
+offered to the planner there. Metadata, divisions, column projection and the number of output
+partitions stay Dask's own. Calls that Dask refuses, or reads otherwise than pandas, are wrapped too
+(``calls.py``).
 
-* ``Expr.lower_once``, through which every node passes on its way to a task graph: a logical
-  group-by aggregation is offered to the planner there, and everything about the collection
-  API, metadata, divisions, column projection and the number of output partitions stays Dask's own;
-* the columns by which partitions of groups are divided, as merges read them;
-* ``GroupBy.aggregate`` and methods of group-bys, for what Dask refuses or reads otherwise than
-  pandas (``calls.py``).
+Other parts of a query depend on where groups lie:
 
-Where groups lie matters to other parts of a query. Dask combines results with unknown divisions
-partition by partition where they have as many. Ours have each group in the partition of its key's
-hash, stock Dask's may have it elsewhere, so either all results in several partitions are planned or
-none. cuDF combines some results row by row, and kernels write groups in no order: these results are
-sorted by their keys. And Dask keeps the names of the columns that a shuffle has divided rows by, on
-which a merge shuffles no more. Groups have them in their index, where some of Dask's nodes do not
-look, and raise, or keep a name whose values have become others, and a merge loses rows.
+* Dask combines results with unknown divisions partition by partition. Stock Dask may have a group
+  in another partition than we, so either all results in several partitions are planned or none.
+* cuDF combines some results row by row, but kernels write groups in no order: these results are
+  sorted by their keys.
+* A merge does not shuffle rows that are divided by its keys. Dask loses these names where they are
+  in the index, or keeps one whose values have become others, and a merge loses rows.
 """
 
 from __future__ import annotations
@@ -143,7 +140,7 @@ def _planned(expr: Any, lowered: dict[str, Any]) -> Expr | None:
     emit(Planned(expr, query, decision, planned))
     if left:
         for reason in map(Reason.of, logical.refusals(expr)):
-            call = f"{logical.describe(expr)}, {reason.what},"
+            call = f"{logical.call_text(expr)}, {reason.what},"
             note_fallback(expr._name, call, reason.reason)
         planned = joined(expr, planned, left)
     return expr.completed(planned) if isinstance(expr, ExtendedAggregation) else planned
@@ -171,17 +168,15 @@ def _is_shared(expr: Expr, root: Expr) -> bool:
 
 def _lower_completely(expr: Any, lowered: dict[str, Any]) -> Any:
     """As Dask does, with the cache of the lowering in progress."""
-    while True:
-        once = expr.lower_once(lowered)
-        if once._name == expr._name:
-            return expr
-        expr = once
+    while (node := expr.lower_once(lowered))._name != expr._name:
+        expr = node
+    return expr
 
 
 def _fall_back(expr: Any, reason: str, cause: Exception | None = None) -> None:
     """Record that stock Dask runs a group-by; raise where stock Dask cannot either."""
     emit(Refused(expr, reason))
-    call = logical.describe(expr)
+    call = logical.call_text(expr)
     if isinstance(expr, ExtendedAggregation) and expr.stock is None:
         raise UnsupportedGroupBy(f"group-by {call} cannot run: {reason}") from cause
     note_fallback(expr._name, call, reason, cause=cause)
@@ -313,8 +308,8 @@ def renamed_mapping(original: Callable[[Any], Any], self: Any) -> Any:
     for name in divided_by:
         if not isinstance(name, tuple):
             renamed.update({names[name]} if name in names else ())
-        elif all(one in names for one in name):
-            renamed.add(tuple(names[one] for one in name))
+        elif all(part in names for part in name):
+            renamed.add(tuple(names[part] for part in name))
     return renamed
 
 

@@ -64,7 +64,7 @@ def is_aggregation(expr: Any) -> bool:
     return isinstance(expr, G.GroupbyAggregation | ExtendedAggregation) or type(expr) in _SINGLE
 
 
-def describe(expr: Any) -> str:
+def call_text(expr: Any) -> str:
     """The call that made a node, abbreviated, for messages."""
     if type(expr) in _SINGLE:
         return f".{_SINGLE[type(expr)]}()"
@@ -88,8 +88,8 @@ def read(expr: Any, without: Collection[int] = ()) -> GroupByQuery:
     }
     meta = expr.planned_meta if extended else expr._meta
     if without:
-        planned = [i for i in range(len(requested)) if i not in without]
-        requested, meta = [requested[i] for i in planned], meta.iloc[:, planned]
+        positions = [i for i in range(len(requested)) if i not in without]
+        requested, meta = [requested[i] for i in positions], meta.iloc[:, positions]
     name = _SINGLE.get(type(expr)) or (requested[0].aggregation if requested else None)
     if not requested and not extended:
         # stock Dask's answer has no groups
@@ -158,7 +158,7 @@ def _left_out(expr: Any) -> dict[int, Requested]:
     refused = {(refusal.aggregation, refusal.column) for refusal in refusals(expr)}
     if not refused or (None, None) in refused:
         return {}
-    requested = _parts(expr)[2]
+    _, _, requested = _parts(expr)
     left = {i: r for i, r in enumerate(requested) if (r.aggregation, r.column) in refused}
     keys = [by for by in expr.by if not isinstance(by, Expr)]
     can_run = all(
@@ -245,7 +245,7 @@ def _requested(expr: Any, meta: Any) -> list[Requested]:
 def _requested_of_spec(expr: Any, meta: Any) -> list[Requested]:
     result, spec = expr._meta, expr.spec
     labels = [result.name] if result.ndim == 1 else list(result.columns)
-    by_label = {one[0]: one for one in spec}
+    by_label = {entry[0]: entry for entry in spec}
     if result.ndim == 2 and by_label.keys() >= set(labels):
         # in the order of the columns that were chosen with [...], and of those only
         spec = [by_label[label] for label in labels]

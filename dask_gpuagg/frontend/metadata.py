@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import pickle
 from collections.abc import Callable, Hashable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import pandas as pd
@@ -39,11 +40,10 @@ _WIDE = {
 # dtypes of means and the like: cuDF widens floats
 _WIDE_MEANS = {"float32": "float64", "Float32": "Float64", "float[pyarrow]": "double[pyarrow]"}
 
-# what does not change a result's metadata
+# operands that do not change a result's metadata
 _IRRELEVANT = ("split_every", "split_out", "shuffle_method")
 
-_LIMIT = 512
-_results: Cache[Hashable, Any] = Cache(_LIMIT)
+_results: Cache[Hashable, Any] = Cache(512)
 _pickled: OfObjects[bytes] = OfObjects(64)
 
 
@@ -158,7 +158,7 @@ def _output_meta(grouped: Any, request: Requested) -> pd.Series:
         lists = object if record.shapes else list_dtype(column.dtype)
         return pd.Series([], index=grouped.size().index[:0], dtype=lists)
     if dtype_class(column.dtype) == "decimal" and record.states.get("decimal") == ("moments",):
-        # what pandas 3.1 says; pandas 3.0 refuses std and sem, and types var by the values
+        # as in pandas 3.1; pandas 3.0 refuses std and sem, and types var by the values
         return grouped.size().astype("double[pyarrow]")
     method: Callable[..., pd.Series] = getattr(grouped, record.exact or name)
     return method(**dict(request.parameters))
@@ -259,9 +259,8 @@ def cached_meta(original: Callable[[Any], Any], self: Any) -> Any:
     """The metadata of a group-by node, from the cache or made by Dask."""
     if engine_name(self.frame._meta) is None:
         return original(self)
-    names = [*self._parameters, *[None] * (len(self.operands) - len(self._parameters))]
-    pairs = zip(names, self.operands, strict=True)
-    relevant = [(name, operand) for name, operand in pairs if name not in _IRRELEVANT]
+    named = zip_longest(self._parameters, self.operands)
+    relevant = [operand for name, operand in named if name not in _IRRELEVANT]
     return remembered((type(self), relevant), lambda: original(self))
 
 
@@ -292,26 +291,25 @@ def _copied(meta: Any) -> Any:
 
 
 class NamedByBytes(Expr):
-    """A node with metadata of cuDF among its operands, which are named by bytes that are kept.
+    """A node with metadata of cuDF among its operands, which are named by their cached bytes.
 
     Dask would copy them to the host and back, twice, for each node that is made.
     """
 
     def __dask_tokenize__(self) -> Any:
         if not self._determ_token:
-            named = map(_named, self.operands)
-            self._determ_token = tokenize(type(self), *named, ensure_deterministic=True)
+            operands = map(_by_bytes, self.operands)
+            self._determ_token = tokenize(type(self), *operands, ensure_deterministic=True)
         return self._determ_token
 
 
-def _named(operand: Any) -> Any:
+def _by_bytes(operand: Any) -> Any:
     if isinstance(operand, dict):
-        return {name: _named(value) for name, value in operand.items()}
+        return {name: _by_bytes(value) for name, value in operand.items()}
     if not is_cudf(operand):
         return operand
-    protocol = pickle.HIGHEST_PROTOCOL
-    named = _pickled.of(operand, lambda: pickle.dumps(operand, protocol=protocol))
-    return ("dask_gpuagg.metadata", named)
+    pickled = _pickled.of(operand, lambda: pickle.dumps(operand, pickle.HIGHEST_PROTOCOL))
+    return ("dask_gpuagg.metadata", pickled)
 
 
 def _frozen(operand: Any) -> Hashable:

@@ -56,23 +56,23 @@ def quantile(
         arguments = {"q": q, "interpolation": interpolation, "numeric_only": numeric_only}
         return groupby.aggregate("quantile", **arguments, **flags)
     functions = {
-        f"q{i}": WithArguments("quantile", (("interpolation", interpolation), ("q", each)))
-        for i, each in enumerate(q)
+        f"q{i}": WithArguments("quantile", (("interpolation", interpolation), ("q", level)))
+        for i, level in enumerate(q)
     }
     wide, columns = _several(groupby, functions, numeric_only, flags)
-    scalar = isinstance(groupby, G.SeriesGroupBy)
-    stack = functools.partial(_stack, quantiles=list(q), columns=columns, scalar=scalar)
+    is_series = isinstance(groupby, G.SeriesGroupBy)
+    stack = functools.partial(_stack, quantiles=list(q), columns=columns, is_series=is_series)
     return wide.map_partitions(stack, meta=stack(wide._meta), enforce_metadata=False)
 
 
-def _stack(wide: Any, quantiles: list[float], columns: list[Hashable], scalar: bool) -> Any:
+def _stack(wide: Any, quantiles: list[float], columns: list[Hashable], is_series: bool) -> Any:
     """One row per group and quantile, from one row per group with a column for each quantile."""
     names, number = list(wide.index.names), len(quantiles)
     levels = wide.index.to_frame(index=False)
     levels.columns = [f"k{i}" for i in range(len(names))]
     pieces = []
     for i, level in enumerate(quantiles):
-        labels = [f"q{i}"] if scalar else [(c, f"q{i}") for c in columns]
+        labels = [f"q{i}"] if is_series else [(c, f"q{i}") for c in columns]
         piece = wide[labels].reset_index(drop=True)
         piece.columns = [f"v{j}" for j in range(len(columns))]
         for name in levels.columns:
@@ -83,7 +83,7 @@ def _stack(wide: Any, quantiles: list[float], columns: list[Hashable], scalar: b
     rows = concat_of_library(pieces).sort_values("place")
     result = rows.set_index([*levels.columns, "q"])[[f"v{j}" for j in range(len(columns))]]
     result.index.names = [*names, None]
-    if scalar:
+    if is_series:
         return result["v0"].rename(columns[0])
     result.columns = wide.columns[:0].droplevel(-1).append(pd.Index(columns, tupleize_cols=False))
     return result
@@ -91,12 +91,12 @@ def _stack(wide: Any, quantiles: list[float], columns: list[Hashable], scalar: b
 
 def any_(groupby: Any, skipna: bool = True, **flags: Any) -> Any:
     """Whether any value of a group is true."""
-    return groupby.aggregate("any", **_unusual(skipna=(skipna, True)), **flags)
+    return groupby.aggregate("any", skipna=skipna, **flags)
 
 
 def all_(groupby: Any, skipna: bool = True, **flags: Any) -> Any:
     """Whether all values of a group are true."""
-    return groupby.aggregate("all", **_unusual(skipna=(skipna, True)), **flags)
+    return groupby.aggregate("all", skipna=skipna, **flags)
 
 
 def sem(groupby: Any, ddof: int = 1, numeric_only: bool = False, **flags: Any) -> Any:
@@ -106,19 +106,15 @@ def sem(groupby: Any, ddof: int = 1, numeric_only: bool = False, **flags: Any) -
 
 def nunique(groupby: Any, dropna: bool = True, **flags: Any) -> Any:
     """Number of distinct values of each group and column."""
-    return groupby.aggregate("nunique", **_unusual(dropna=(dropna, True)), **flags)
-
-
-def _unusual(**arguments: tuple[Any, Any]) -> dict[str, Any]:
-    """Arguments that are not what the aggregation does anyway."""
-    return {name: value for name, (value, usual) in arguments.items() if value is not usual}
+    arguments = {} if dropna is True else {"dropna": dropna}
+    return groupby.aggregate("nunique", **arguments, **flags)
 
 
 def describe(groupby: Any, percentiles: Sequence[float] | None = None, **flags: Any) -> Any:
     """Count, mean, standard deviation, extremes and quantiles of the numbers of each group."""
-    chosen = (0.25, 0.5, 0.75) if percentiles is None else sorted({*percentiles})
+    quantiles = (0.25, 0.5, 0.75) if percentiles is None else sorted({*percentiles})
     functions: dict[str, Any] = {name: name for name in ("count", "mean", "std", "min")}
-    for q in chosen:
+    for q in quantiles:
         functions[f"{100 * q:.6g}%"] = WithArguments("quantile", (("q", q),))
     functions["max"] = "max"
     result, columns = _several(groupby, functions, True, flags)
@@ -173,7 +169,7 @@ def _most(groupby: Any, name: str, n: int, keep: str) -> Any:
         "by": by, "column": groupby._slice, "name": name, "n": n, "keep": keep,
         "dropna": groupby.dropna is not False,
     }  # fmt: skip
-    # of equal values the first ones count, whose order a shuffle loses
+    # the first ones of equal values count, and a shuffle loses their order
     numbered = frame.assign(**{_ROW: frame.map_partitions(_ones, meta=_ones(frame._meta)).cumsum()})
     find = functools.partial(_candidates, **options)
     last = functools.partial(_most_of_groups, **options)
@@ -183,7 +179,7 @@ def _most(groupby: Any, name: str, n: int, keep: str) -> Any:
 
 
 def _ones(frame: Any) -> Any:
-    """A one for each row."""
+    """The number one for each row."""
     return frame.assign(**{_ROW: 1})[_ROW]
 
 

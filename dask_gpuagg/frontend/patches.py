@@ -29,29 +29,29 @@ def _reset_lock() -> None:
     lock = threading.RLock()
 
 
-# what each wrapped attribute was; None where the class inherited it
+# the attributes before they were wrapped; None where the class inherited one
 _originals: dict[tuple[type, str], Any] = {}
 
 
 class Block:
     """A ``with enabled():`` block inside another; contexts copied inside it may outlive it."""
 
+    on: bool | None = True  # None after its end
+
     def __init__(self, outer: Block | None) -> None:
-        self.on = True
-        self.open = True
         self.outer = outer
 
 
-# of the whole process
+# the switch of the process
 process_on = False
-# of this thread or coroutine
+# the block of this thread or coroutine
 _innermost: ContextVar[Block | None] = ContextVar("_innermost", default=None)
 
 
 def innermost() -> Block | None:
     """The open block that this code is in."""
     block = _innermost.get()
-    while block is not None and not block.open:
+    while block is not None and block.on is None:
         block = block.outer
     return block
 
@@ -64,7 +64,7 @@ def block() -> Iterator[None]:
     try:
         yield
     finally:
-        inner.open = False
+        inner.on = None
         # not by a token: a generator may be closed in another context than it was started in
         if _innermost.get() is inner:
             _innermost.set(inner.outer)
@@ -80,7 +80,7 @@ def is_enabled() -> bool:
         called last. False in any case while the configuration ``gpuagg.enabled`` is false.
     """
     inner = innermost()
-    on = process_on if inner is None else inner.on
+    on = process_on if inner is None else bool(inner.on)
     return on and switch() is not False
 
 

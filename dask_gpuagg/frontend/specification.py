@@ -35,9 +35,6 @@ _WITH_SKIPNA = (_WITH_MIN_COUNT - {"first", "last"}) | _MOMENTS
 _ARGUMENTS = {p for record in REGISTRY.values() for p in record.parameters}
 _ARGUMENTS |= {"min_count", "numeric_only"}
 
-# a group needs as many values as it has rows
-_ALL = -1
-
 # before release 3 pandas replaced NumPy's functions by its own methods
 _CALLED_AS_WRITTEN = int(pd.__version__.partition(".")[0]) >= 3
 
@@ -62,16 +59,15 @@ _KNOWN_FUNCTIONS: dict[Any, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """An output that is null in the groups that have too few values.
+    """An output that is null in the groups that have fewer than ``least`` values.
 
-    All by position: the output, the number of its values, and, where a group needs as many values
-    as it has rows, the number of rows; otherwise it needs ``least`` values.
+    ``output`` and ``count``, the number of its values, are positions. Where ``least`` is ``None``,
+    a group needs as many values as it has rows, whose number follows ``count``.
     """
 
     output: int
     count: int
-    least: int | None = None
-    rows: int | None = None
+    least: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +100,8 @@ def read_specification(groupby: Any, arg: Any, named: dict[str, Any]) -> Specifi
         raise Unsupported("numeric_only beside several functions")
     entries, scalar, levels = _entries(groupby, arg, named, numeric_only)
     requested: list[Requested] = []
-    needs: list[tuple[int, int]] = []
+    guards: list[Guard] = []
+    counted: list[Requested] = []
     functions: dict[Hashable, CustomFunctions | None] = {}
     for label, function, column in entries:
         name, parameters, custom = read_function(function)
@@ -117,19 +114,12 @@ def read_specification(groupby: Any, arg: Any, named: dict[str, Any]) -> Specifi
             raise Unsupported(f"two different functions give the column {label!r}")
         # explicit arguments override the defaults of a function
         parameters, least = _needed(name, dict(parameters) | arguments)
-        if least:
-            needs.append((len(requested), least))
+        if least != 0:
+            guards.append(Guard(len(requested), len(entries) + len(counted), least))
+            counted.append(Requested(None, "count", column))
+            if least is None:
+                counted.append(Requested(None, "size", column))
         requested.append(Requested(label, name, column, parameters, custom))
-    guards: list[Guard] = []
-    counted: list[Requested] = []
-    for output, least in needs:
-        column, position = requested[output].column, len(requested) + len(counted)
-        counted.append(Requested(None, "count", column))
-        if least == _ALL:
-            counted.append(Requested(None, "size", column))
-            guards.append(Guard(output, position, rows=position + 1))
-        else:
-            guards.append(Guard(output, position, least))
     if is_cudf(groupby.obj._meta):
         if not requested:
             raise Unsupported("no aggregation was asked for")
@@ -253,14 +243,13 @@ def _entries(
             return [(column, arg, column)], True, 1
         return [(label_of(f), f, column) for f in arg], False, 1
     if arg is None:
-        return [(name, *_named(value)) for name, value in named.items()], False, 1
+        return [(name, *_pair_of(value)) for name, value in named.items()], False, 1
     if not meta.columns.is_unique:
         raise Unsupported("the frame has duplicate column names")
     levels: int = meta.columns.nlevels
     if not isinstance(arg, dict):
         arg = dict.fromkeys(value_columns(groupby, numeric_only), arg)
-    missing = [c for c in arg if c not in meta.columns]
-    if missing:
+    if missing := [c for c in arg if c not in meta.columns]:
         raise KeyError(f"Column(s) {missing} do not exist")
     if not any(isinstance(f, list | tuple | dict) for f in arg.values()):
         return [(column, f, column) for column, f in arg.items()], False, levels
@@ -276,7 +265,7 @@ def _entries(
     return entries, False, levels + 1
 
 
-def _named(value: Any) -> tuple[Any, Hashable]:
+def _pair_of(value: Any) -> tuple[Any, Hashable]:
     """Function and column of a named aggregation: a pair, or a pd.NamedAgg."""
     column, function, *rest = value
     args, kwargs = (*rest, (), {})[:2]
@@ -285,21 +274,21 @@ def _named(value: Any) -> tuple[Any, Hashable]:
     return (WithArguments(function, tuple(kwargs.items())) if kwargs else function), column
 
 
-def _needed(name: str, parameters: dict[str, Any]) -> tuple[Parameters, int]:
-    """Parameters of an aggregation itself, and how many values a group needs (0: any number)."""
-    least = 0
+def _needed(name: str, parameters: dict[str, Any]) -> tuple[Parameters, int | None]:
+    """Parameters of an aggregation itself, and how many values a group needs; ``None``: all."""
+    least: int | None = 0
     if name in _WITH_MIN_COUNT:
         min_count = parameters.pop("min_count", 0)
         if not isinstance(min_count, int):
             raise Unsupported(f"min_count={min_count!r} is not a number", name)
         least = max(min_count, 0)
-    if parameters.get("skipna") is True:  # what all of them do anyway
+    if parameters.get("skipna") is True:  # all of them do anyway
         del parameters["skipna"]
     if name in _WITH_SKIPNA and parameters.get("skipna") is False:
         if least:
             raise Unsupported(f"{name} with both min_count and skipna=False", name)
         del parameters["skipna"]
-        least = _ALL
+        least = None
     refuse_several(name, parameters)
     n = parameters.get("n", 0)
     is_count = isinstance(n, int) and not isinstance(n, bool) and n >= 0
@@ -310,8 +299,7 @@ def _needed(name: str, parameters: dict[str, Any]) -> tuple[Parameters, int]:
 
 def _unknown(name: str) -> str:
     """Say that ``.agg`` has no aggregation of a name, and which one may have been meant."""
-    names = [record.name for record in REGISTRY.values() if record.in_agg]
-    near = difflib.get_close_matches(name, names, n=1)
+    near = difflib.get_close_matches(name, [n for n, r in REGISTRY.items() if r.in_agg], n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"the aggregation {name!r} is not supported in .agg{hint}"
 

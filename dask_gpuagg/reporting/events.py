@@ -9,7 +9,7 @@ event          emitted                                sinks
 ``Planned``    when a group-by is lowered to a plan   session, ``profile``, ``explain``
 ``Refused``    when stock Dask has to lower it        ``explain``
 ``FellBack``   when something runs otherwise          session, ``profile``
-``Step``       when a task ends                       session, ``profile``, latest runs
+``TaskEnded``       when a task ends                       session, ``profile``, latest runs
 ``Kernel``     when a call of the kernels ends        session, ``profile``, latest runs
 =============  =====================================  ==========================================
 
@@ -20,12 +20,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from dask_gpuagg.cache import after_fork
 
 if TYPE_CHECKING:
     from dask_gpuagg.cuda.aggregate import Run
@@ -70,14 +67,14 @@ class FellBack(NamedTuple):
     """A query, which may be lowered several times, or a task runs otherwise than by the plan."""
 
     fallback: Fallback
-    name: str = ""  # of the query; none of a task
+    name: str = ""  # the query's; empty for a task
 
 
-class Step(NamedTuple):
+class TaskEnded(NamedTuple):
     """A task has ended; its numbers are those of ``profiling.Step``."""
 
     plan: Plan | None  # none where it is not remembered
-    step: str  # of runs.STEPS
+    step: str  # one of runs.STEPS
     engine: str
     rows: int
     groups: int
@@ -93,24 +90,17 @@ class Kernel(NamedTuple):
 
 Sink = Callable[[Any], None]
 
-_KINDS = (Planned, Refused, FellBack, Step, Kernel)
-# replaced as a whole, so that events need no lock
-_sinks: dict[type, tuple[Sink, ...]] = dict.fromkeys(_KINDS, ())
-_lock = Lock()
+_KINDS = (Planned, Refused, FellBack, TaskEnded, Kernel)
+_sinks: dict[type, list[Sink]] = {kind: [] for kind in _KINDS}
 # gets all events of a dry run
 _dry_sink: ContextVar[Sink | None] = ContextVar("_dry_sink", default=None)
-
-
-@after_fork
-def _reset_lock() -> None:
-    global _lock
-    _lock = Lock()
 
 
 def emit(event: NamedTuple) -> None:
     """Give an event to the sinks of its kind, or to the sink of the dry run around it alone."""
     dry = _dry_sink.get()
-    for sink in _sinks[type(event)] if dry is None else (dry,):
+    # a copy: other threads register sinks meanwhile
+    for sink in [*_sinks[type(event)]] if dry is None else [dry]:
         try:
             sink(event)
         except Exception:  # the query runs all the same
@@ -119,16 +109,15 @@ def emit(event: NamedTuple) -> None:
 
 def register(sink: Sink, *kinds: type) -> None:
     """Give the events of some kinds to a sink, in the threads in which they happen."""
-    with _lock:
-        for kind in kinds:
-            _sinks[kind] = (*_sinks[kind], sink)
+    for kind in kinds:
+        _sinks[kind].append(sink)
 
 
 def unregister(sink: Sink) -> None:
     """Give a sink no more events."""
-    with _lock:
-        for kind, sinks in _sinks.items():
-            _sinks[kind] = tuple(other for other in sinks if other != sink)
+    for sinks in _sinks.values():
+        with suppress(ValueError):
+            sinks.remove(sink)
 
 
 @contextmanager

@@ -90,7 +90,7 @@ def note_fallback(
     if policy == "raise":
         raise UnsupportedGroupBy(message) from cause
     if policy == "warn":
-        mine = object()  # of several threads, the one whose object is cached warns
+        mine = object()  # the thread whose object is cached warns
         if _warned.of((file, line, message), lambda: mine) is mine:
             warn_user(message)
 

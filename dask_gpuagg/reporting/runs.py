@@ -17,7 +17,7 @@ from dask_gpuagg.reporting.events import (
     FellBack,
     Kernel,
     Planned,
-    Step,
+    TaskEnded,
     emit,
     register,
     unregister,
@@ -73,7 +73,7 @@ class Task:
         _task.reset(self._token)
         if self.engine and kind is None:
             counts = (self.rows, self.groups, self.nbytes)
-            emit(Step(self._plan, self._step, self.engine, *counts, seconds))
+            emit(TaskEnded(self._plan, self._step, self.engine, *counts, seconds))
 
     def saw(self, engine: str | None, rows: int = 0, groups: int = 0, nbytes: int = 0) -> None:
         """Say what went in and came out; several times, where a task has several inputs."""
@@ -103,30 +103,55 @@ def note_run(run: Run) -> None:
     emit(Kernel(run._replace(plan=plan, step=step)))
 
 
-class What(NamedTuple):
-    """A total's query, abbreviated, step and engine; the kernel where its calls are counted."""
+@dataclass(slots=True)
+class Step:
+    """A step of a query on an engine, or one of its kernels.
+
+    Attributes
+    ----------
+    query, step, engine, kernel : str
+        ``kernel`` is empty where whole tasks are counted.
+    calls : int
+    seconds : float
+        Wall time, summed over threads.
+    rows, groups : int
+        Rows that went in; rows of the partials or outputs that came out.
+    nbytes : int
+        Of keys and values that were read, or of the pieces that are exchanged.
+    longest : float
+        Seconds of the longest call.
+    expected, spilled : int
+        Groups that kernels estimated, and rows that found no place at first.
+    workers : int
+        In how many processes it ran.
+    """
 
     query: str
     step: str
     engine: str
-    kernel: str = ""
+    kernel: str
+    calls: int
+    seconds: float
+    rows: int
+    groups: int
+    nbytes: int
+    longest: float
+    expected: int = 0
+    spilled: int = 0
+    workers: int = 1
 
+    @property
+    def rows_per_second(self) -> float:
+        """Rows that one thread takes in a second."""
+        return self.rows / self.seconds if self.seconds else 0.0
 
-@dataclass(slots=True)
-class Total:
-    """How often something ran, and what it took and made, as ``profiling.Step`` says."""
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Names by which calls are added up."""
+        return self.query, self.step, self.engine, self.kernel
 
-    calls: int = 0
-    seconds: float = 0.0
-    rows: int = 0
-    groups: int = 0
-    nbytes: int = 0
-    expected: int = 0  # groups, by the kernels' estimates
-    spilled: int = 0  # rows
-    longest: float = 0.0
-
-    def add(self, other: Total) -> None:
-        """Add another total."""
+    def add(self, other: Step) -> None:
+        """Add more calls of the step."""
         self.calls += other.calls
         self.seconds += other.seconds
         self.rows += other.rows
@@ -142,7 +167,7 @@ class Measured(NamedTuple):
 
     process: str
     token: str
-    totals: dict[What, Total]
+    totals: list[Step]
     planned: int
     fallbacks: dict[Fallback, int]
 
@@ -162,7 +187,7 @@ class Recorder:
     def reset(self) -> None:
         """Start anew."""
         with _lock:
-            self.totals: OrderedDict[What, Total] = OrderedDict()
+            self.totals: OrderedDict[tuple[str, ...], Step] = OrderedDict()
             self.planned: OrderedDict[str, None] = OrderedDict()
             self.fallbacks: OrderedDict[str, str] = OrderedDict()
             self._queries = 0
@@ -182,29 +207,29 @@ class Recorder:
                     if name:
                         _put(self.fallbacks, name, fallback.reason, _NAMES)
                     _put(self._entries, fallback, self._entries.get(fallback, 0) + 1, _FALLBACKS)
-            case Step(plan, step, engine, rows, groups, nbytes, seconds):
-                total = Total(1, seconds, rows, groups, nbytes, longest=seconds)
-                self._add(plan, total, step, engine)
+            case TaskEnded(plan, step, engine, rows, groups, nbytes, seconds):
+                self._add(plan, step, engine, "", 1, seconds, rows, groups, nbytes, seconds)
             case Kernel(run):
                 estimate = run.decision.estimate
                 # groups that were not estimated count on both sides
                 expected = run.groups if estimate is None else estimate.groups
-                counts = (run.rows, run.groups, run.bytes_read, expected, run.spilled)
-                total = Total(1, run.seconds, *counts, run.seconds)
-                self._add(run.plan, total, run.step, "device", run.decision.kernel)
+                counts = (1, run.seconds, run.rows, run.groups, run.bytes_read, run.seconds)
+                names = (run.step, "device", run.decision.kernel)
+                self._add(run.plan, *names, *counts, expected, run.spilled)
 
-    def _add(self, plan: Plan | None, total: Total, *where: str) -> None:
-        what = What(summary(plan) if self.token and plan is not None else "", *where)
+    def _add(self, plan: Plan | None, *values: Any) -> None:
+        step = Step(summary(plan) if self.token and plan is not None else "", *values)
+        key = step.key
         with _lock:
-            if what in self.totals:
-                self.totals[what].add(total)
+            if key in self.totals:
+                self.totals[key].add(step)
             else:
-                _put(self.totals, what, total, _TOTALS)
+                _put(self.totals, key, step, _TOTALS)
 
     def measured(self) -> Measured:
         """Read the recorder."""
         with _lock:
-            totals = {what: replace(total) for what, total in self.totals.items()}
+            totals = list(map(replace, self.totals.values()))
             return Measured(_process, self.token, totals, self._queries, dict(self._entries))
 
 
@@ -226,7 +251,7 @@ def begin(token: str) -> None:
     """Record from now on what this process runs, for a ``profile``."""
     if token not in _recorders:
         _recorders[token] = recorder = Recorder(token)
-        register(recorder, Planned, FellBack, Step, Kernel)
+        register(recorder, Planned, FellBack, TaskEnded, Kernel)
     while len(_recorders) > _RECORDERS:
         _, oldest = _recorders.popitem(last=False)
         unregister(oldest)
@@ -247,8 +272,13 @@ def activity() -> list[list[Any]]:
     groups expected, rows spilled.
     """
     return [
-        [*what[1:], t.calls, float(t.seconds), *map(int, (t.rows, t.groups, t.expected, t.spilled))]
-        for what, t in session.measured().totals.items()
+        [
+            *t.key[1:],
+            t.calls,
+            float(t.seconds),
+            *map(int, (t.rows, t.groups, t.expected, t.spilled)),
+        ]
+        for t in session.measured().totals
     ]
 
 
@@ -260,16 +290,16 @@ def rows_done() -> int:
     return _rows_done
 
 
-_runs: deque[Run | Step] = deque(maxlen=_RUNS)
+_runs: deque[Run | TaskEnded] = deque(maxlen=_RUNS)
 # plans of which equal ones follow, and the ones that stand for those of the latest tasks
 _plans: Cache[tuple[str, ...], Plan] = Cache(8)
 _same: OfObjects[Plan] = OfObjects(8)
 
 
-def remember(event: Step | Kernel) -> None:
+def remember(event: TaskEnded | Kernel) -> None:
     """Add a call of the kernels, or a task of the host, to the latest runs."""
-    entry: Run | Step = event.run if isinstance(event, Kernel) else event
-    if isinstance(entry, Step) and entry.engine != "host":
+    entry: Run | TaskEnded = event.run if isinstance(event, Kernel) else event
+    if isinstance(entry, TaskEnded) and entry.engine != "host":
         return
     if entry.plan is not None and (plan := _remembered(entry.plan)) is not entry.plan:
         entry = entry._replace(plan=plan)
@@ -316,7 +346,7 @@ def runs_here(plan: Plan | None = None) -> tuple[str, tuple[Run, ...]]:
     for entry in latest:
         if plan is not None and entry.plan != plan:
             continue
-        if isinstance(entry, Step):
+        if isinstance(entry, TaskEnded):
             of_task, step, _, rows, groups, nbytes, seconds = entry
             runs.append(Run(decision, rows, groups, 0, False, nbytes, seconds, of_task, step))
         else:

@@ -21,7 +21,7 @@ from package_tables import device_table, meaning_table, settings_table, support_
 from sphinx.application import Sphinx
 
 import dask_gpuagg
-from dask_gpuagg.explain import columns_of, drawn
+from dask_gpuagg.explain import drawn, stages_of
 
 _ROOT = Path(__file__).parents[2]
 # ``docs/`` and ``kernels/`` are neighbours in the repository; in the build one holds the other.
@@ -46,7 +46,7 @@ def plan_picture(aggregation: str) -> str:
     with dask_gpuagg.enabled():
         grouped = from_pandas(frame, npartitions=12).groupby("key").value
         (explained,) = dask_gpuagg.explain(getattr(grouped, aggregation)()).groupbys
-    return f"```{{raw}} html\n{drawn(columns_of(explained.physical, ''))}\n```\n"
+    return f"```{{raw}} html\n{drawn(stages_of(explained.physical, ''))}\n```\n"
 
 
 def in_the_build(page: str, text: str) -> str:

@@ -70,16 +70,16 @@ def expected() -> pd.Series:
 def held() -> Any:
     """A persisted collection, which can be computed again where it is lost."""
     # a name of its own, so that no test reads what another one left
-    made = dd.from_pandas(frame().assign(unlike=time.time()), npartitions=PARTITIONS).persist()
-    wait(made, timeout=PATIENCE)
-    return made
+    rows = dd.from_pandas(frame().assign(unlike=time.time()), npartitions=PARTITIONS).persist()
+    wait(rows, timeout=PATIENCE)
+    return rows
 
 
 def planned(query: Any) -> Any:
     """The query with its chunks chosen, so that what happens later is a surprise."""
-    made = query.optimize(fuse=False)
-    assert any(True for kind in CHUNKED for _ in made.expr.find_operations(kind))
-    return made
+    optimized = query.optimize(fuse=False)
+    assert any(True for kind in CHUNKED for _ in optimized.expr.find_operations(kind))
+    return optimized
 
 
 def right(client: Client, query: Any) -> None:
@@ -103,7 +103,7 @@ def kill(client: Client, address: str) -> None:
 
 
 class Once:
-    """Does something the first time that it is called in a worker.
+    """Do something the first time that it is called in a worker.
 
     Metadata is made in the client's process, where it does nothing.
     """
@@ -208,9 +208,9 @@ def test_a_paused_worker(client: Client, when: str) -> None:
             dask_worker.status = status
 
         client.run(change, workers=[address])
-        until(lambda: client.run_on_scheduler(seen) == status.name)
+        until(lambda: client.run_on_scheduler(status_of) == status.name)
 
-    def seen(dask_scheduler: Any) -> str:
+    def status_of(dask_scheduler: Any) -> str:
         return str(dask_scheduler.workers[address].status.name)
 
     address = workers(client)[0]
@@ -276,16 +276,16 @@ def test_the_collection_is_released_when_its_query_was_sent(
     del ddf
     gc.collect()
     until(lambda: not any(client.refcount.get(key) for key in keys))
-    found = result if send is Client.compute else client.compute(result)
-    assert_same(found.result(timeout=PATIENCE), expected())
+    future = result if send is Client.compute else client.compute(result)
+    assert_same(future.result(timeout=PATIENCE), expected())
 
 
 def test_many_queries_leave_nothing_behind(client: Client) -> None:
     ddf = held()
 
     def level(dask_scheduler: Any) -> tuple[int, int, int]:
-        managed = sum(each.nbytes for each in dask_scheduler.workers.values())
-        keys = sum(len(each.has_what) for each in dask_scheduler.workers.values())
+        managed = sum(state.nbytes for state in dask_scheduler.workers.values())
+        keys = sum(len(state.has_what) for state in dask_scheduler.workers.values())
         return managed, keys, len(dask_scheduler.tasks)
 
     def tasks(dask_worker: Any) -> int:
@@ -298,16 +298,16 @@ def test_many_queries_leave_nothing_behind(client: Client) -> None:
     def settled() -> Any:
         gc.collect()
         deadline, before = time.monotonic() + PATIENCE, None
-        while (found := (client.run_on_scheduler(level), client.run(tasks))) != before:
+        while (result := (client.run_on_scheduler(level), client.run(tasks))) != before:
             assert time.monotonic() < deadline
-            before = found
+            before = result
             time.sleep(0.3)
-        return found, len(client.futures)
+        return result, len(client.futures)
 
     def ask(first: int, last: int) -> None:
         for i in range(first, last):
-            found = client.compute(ddf[ddf.v > i].groupby("k").v.sum(split_out=1 + i % 2))
-            found.result(timeout=PATIENCE)
+            future = client.compute(ddf[ddf.v > i].groupby("k").v.sum(split_out=1 + i % 2))
+            future.result(timeout=PATIENCE)
 
     ask(0, 20)
     after_few, resident = settled(), client.run(memory)

@@ -25,7 +25,7 @@ def part(i: int) -> pd.DataFrame:
 
 
 def summary(result: pd.DataFrame) -> pd.DataFrame:
-    """What identifies a right output: its groups, and that both of their rows arrived."""
+    """Values that identify a right output: its groups, and that both of their rows arrived."""
     good = (result.n == 2) & (result.total == 1)
     return pd.DataFrame(
         {"groups": [len(result)], "good": [good.sum()], "keys": [result.index.to_numpy().sum()]}
@@ -43,12 +43,12 @@ def test_five_million_groups_on_two_workers_of_2_gib():
     ):
         pids = set(client.run(os.getpid).values())
         query = ddf.groupby("k").agg(n=("v", "count"), total=("v", "sum"))
-        (found,) = dask_gpuagg.explain(query).groupbys
-        assert found.decision.route is Route.EXCHANGE
-        assert found.decision.outputs > 1
+        (explained,) = dask_gpuagg.explain(query).groupbys
+        assert explained.decision.route is Route.EXCHANGE
+        assert explained.decision.outputs > 1
         parts = query.map_partitions(summary).compute(timeout=300)
         # a worker that ran out of memory would have been replaced by its nanny
         assert set(client.run(os.getpid).values()) == pids
-    assert len(parts) == found.decision.outputs
+    assert len(parts) == explained.decision.outputs
     assert parts.groups.sum() == parts.good.sum() == GROUPS
     assert parts["keys"].sum() == GROUPS * (GROUPS - 1) // 2

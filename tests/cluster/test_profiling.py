@@ -1,4 +1,4 @@
-"""What ran on the workers of a cluster: ``profile``, ``last_runs`` and ``fallbacks`` ask them."""
+"""Runs on the workers of a cluster: ``profile``, ``last_runs`` and ``fallbacks`` ask them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def test_workers_are_asked(client: Any, ddf: Any) -> None:
     query = ddf.groupby("k").v.sum()
     with dask_gpuagg.profile() as p:
         query.compute()
-    found = steps(p)
-    assert (found["partial"].rows, found["partial"].calls) == (ROWS, PARTITIONS)
-    assert found["partial"].workers == 2
+    by_step = steps(p)
+    assert (by_step["partial"].rows, by_step["partial"].calls) == (ROWS, PARTITIONS)
+    assert by_step["partial"].workers == 2
     assert (p.planned, p.notes) == (1, ())
     with dask_gpuagg.profile() as again:
         query.compute()
@@ -68,8 +68,8 @@ def test_workers_report_the_rows_that_are_done(client: Any, ddf: Any) -> None:
 
 def test_fallbacks_of_a_query_inside_of_a_task(client: Any) -> None:
     client.submit(falls_back).result()
-    found = dask_gpuagg.fallbacks()
-    assert any("complex128" in entry.reason for entry, _ in found.entries)
+    fallbacks = dask_gpuagg.fallbacks()
+    assert any("complex128" in entry.reason for entry, _ in fallbacks.entries)
     client.run(forget_fallbacks)
 
 

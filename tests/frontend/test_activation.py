@@ -164,25 +164,18 @@ class TestBlocks:
             other.result()
 
     def test_coroutines_have_blocks_of_their_own(self):
-        seen = {}
-
-        async def one(entered: asyncio.Event, looked: asyncio.Event) -> None:
+        async def inside() -> bool:
             with dask_gpuagg.enabled():
-                entered.set()
-                await looked.wait()
-                seen["one"] = dask_gpuagg.is_enabled()
+                await asyncio.sleep(0)  # the other one runs meanwhile
+                return dask_gpuagg.is_enabled()
 
-        async def two(entered: asyncio.Event, looked: asyncio.Event) -> None:
-            await entered.wait()
-            seen["two"] = dask_gpuagg.is_enabled()
-            looked.set()
+        async def outside() -> bool:
+            return dask_gpuagg.is_enabled()
 
-        async def both() -> None:
-            entered, looked = asyncio.Event(), asyncio.Event()
-            await asyncio.gather(one(entered, looked), two(entered, looked))
+        async def both() -> list[bool]:
+            return await asyncio.gather(inside(), outside())
 
-        asyncio.run(both())
-        assert seen == {"one": True, "two": False}
+        assert asyncio.run(both()) == [True, False]
 
 
 class TestThreads:
@@ -210,14 +203,14 @@ class TestThreads:
                         with dask_gpuagg.enabled():
                             # an aggregation that stock Dask refuses
                             query = ddf.groupby("k").v.agg(["sum", "sem"])
-                            found = (True, dask_gpuagg.is_enabled(), plans(query))
+                            answers = (True, dask_gpuagg.is_enabled(), plans(query))
                     case 1:
                         dask_gpuagg.explain(sums(ddf))
-                        found = (False, dask_gpuagg.is_enabled(), plans(sums(ddf)))
+                        answers = (False, dask_gpuagg.is_enabled(), plans(sums(ddf)))
                     case _:
-                        found = (False, dask_gpuagg.is_enabled(), plans(sums(ddf)))
-                if len(set(found)) > 1:
-                    wrong.append(found)
+                        answers = (False, dask_gpuagg.is_enabled(), plans(sums(ddf)))
+                if len(set(answers)) > 1:
+                    wrong.append(answers)
 
         self.run(act)
         assert not wrong
@@ -225,7 +218,7 @@ class TestThreads:
         assert not dask_gpuagg.is_enabled()
 
     def test_switching_the_process(self):
-        """Whoever is last: the state agrees with itself."""
+        """The state agrees with itself, whichever thread is last."""
 
         def act(number: int) -> None:
             rng = random.Random(number)
@@ -407,5 +400,5 @@ class TestVersions:
 def test_no_setting_is_read_past_the_checks():
     package = Path(dask_gpuagg.__file__).parent
     raw = re.compile(r"config\.(get|pop)\(\s*[\"']gpuagg")
-    found = {f.name for f in package.rglob("*.py") if raw.search(f.read_text())}
-    assert found == {"settings.py"}
+    readers = {f.name for f in package.rglob("*.py") if raw.search(f.read_text())}
+    assert readers == {"settings.py"}

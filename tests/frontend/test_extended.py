@@ -27,17 +27,15 @@ def test_the_device_is_asked_for_exact_answers() -> None:
     approximate = Requested("a", "quantile_approx", "x", q)
     assert exact_of(approximate) == Requested("a", "quantile", "x", q)
     assert exact_of(Requested("b", "nunique_approx", "x")) == Requested("b", "nunique", "x")
-    for kept in (Requested("c", "sum", "x"), Requested("d", "custom", "x")):
-        assert exact_of(kept) is kept
+    for exact in (Requested("c", "sum", "x"), Requested("d", "custom", "x")):
+        assert exact_of(exact) is exact
 
 
 @pytest.mark.parametrize(
     ("name", "dtype", "wide"),
     [
         ("sum", np.dtype("int8"), "int64"),
-        ("sum", np.dtype("uint32"), "int64"),
         ("sum", np.dtype("uint64"), "int64"),
-        ("sum", pd.Int32Dtype(), "Int64"),
         ("sum", pd.UInt64Dtype(), "Int64"),
         ("prod", pd.ArrowDtype(pa.uint8()), "int64[pyarrow]"),
         ("prod", np.dtype("bool"), "int64"),
@@ -47,9 +45,7 @@ def test_the_device_is_asked_for_exact_answers() -> None:
         ("mean", pd.Float32Dtype(), "Float64"),
         ("sem", pd.ArrowDtype(pa.float32()), "double[pyarrow]"),
         ("mean", np.dtype("float64"), None),
-        ("var", np.dtype("float32"), "float64"),
         ("min", np.dtype("int8"), None),
-        ("count", np.dtype("int64"), None),
     ],
 )
 def test_dtypes_are_those_of_cudf(name: str, dtype: object, wide: str | None) -> None:
@@ -70,8 +66,8 @@ Decimal64Dtype.__module__ = "cudf.core.dtypes"
 
 def test_dtypes_of_decimals() -> None:
     source = Decimal64Dtype(9, 2)
-    kept = {n: cudf_dtype(Requested("v", n, "v"), None, source) for n in ("min", "mean", "first")}
-    assert all(dtype is source for dtype in kept.values())
+    dtypes = {n: cudf_dtype(Requested("v", n, "v"), None, source) for n in ("min", "mean", "first")}
+    assert all(dtype is source for dtype in dtypes.values())
     total = cudf_dtype(Requested("v", "sum", "v"), None, source)
     assert (total.precision, total.scale) == (18, 2)
     assert cudf_dtype(Requested("v", "var", "v"), None, source) == "float64"
@@ -213,13 +209,13 @@ def test_what_pandas_has_no_result_of_is_a_reason(name: str) -> None:
     column, functions, reason = REFUSED_BY_PANDAS[name]
     frame = pd.DataFrame({"k": [0, 1] * 3, "x": column})
     grouped = dd.from_pandas(frame, npartitions=2, sort=False).groupby("k")
-    given = {"ddof": 0} if name == "arguments" else {}
+    arguments = {"ddof": 0} if name == "arguments" else {}
     with (
         dask.config.set({"gpuagg.fallback": "raise"}),
         dask_gpuagg.enabled(),
         pytest.raises(dask_gpuagg.UnsupportedGroupBy, match=reason) as raised,
     ):
-        grouped.agg(functions, **given)
+        grouped.agg(functions, **arguments)
     assert "planner failed" not in str(raised.value)
 
 
@@ -254,16 +250,12 @@ def test_a_printed_expression_is_short(capsys: pytest.CaptureFixture[str]) -> No
     rows = dd.from_pandas(frame, npartitions=2)
     with dask_gpuagg.enabled():
         query = rows.groupby("k").agg({v: ["nunique", "median"] for v in values})
+    outputs = "nunique of v0, median of v0, nunique of v1, median of v1, 14 more"
     query.pprint()
-    printed = capsys.readouterr().out.splitlines()
-    (line,) = (line for line in printed if "ExtendedAggregation" in line)
-    assert "nunique of v0, median of v0, nunique of v1, median of v1, 14 more" in line
-    assert len(line) < 200
-    assert str(query.expr) == (
-        "ExtendedAggregation(df, nunique of v0, median of v0, nunique of v1, median of v1, "
-        "14 more, by=['k'])"
-    )
-    assert max(map(len, repr(query).splitlines())) < 200
+    (line,) = (x for x in capsys.readouterr().out.splitlines() if "ExtendedAggregation" in x)
+    assert outputs in line
+    assert str(query.expr) == f"ExtendedAggregation(df, {outputs}, by=['k'])"
+    assert max(map(len, [line, *repr(query).splitlines()])) < 200
 
 
 def test_stock_dask_reads_no_more_columns_than_ours(
@@ -289,6 +281,7 @@ COMPLEX = pd.DataFrame(
 )
 
 
+@pytest.mark.usefixtures("plugin")
 @pytest.mark.parametrize(
     ("by", "spec", "flags"),
     [
@@ -301,7 +294,6 @@ COMPLEX = pd.DataFrame(
     ids=["several", "refused by Dask", "null keys", "categories", "guarded"],
 )
 def test_stock_dask_runs_what_is_refused_beside_the_rest(by, spec, flags) -> None:
-    dask_gpuagg.enable()
     with dask.config.set({"gpuagg.fallback": "silent", "scheduler": "sync"}):
         query = dd.from_pandas(COMPLEX, npartitions=4).groupby(by, **flags).agg(spec)
         (explained,) = dask_gpuagg.explain(query).groupbys
@@ -315,8 +307,8 @@ def test_stock_dask_runs_what_is_refused_beside_the_rest(by, spec, flags) -> Non
         np.testing.assert_allclose(got.iloc[:, i], expected.iloc[:, i])
 
 
+@pytest.mark.usefixtures("plugin")
 def test_what_is_refused_beside_the_rest_is_named() -> None:
-    dask_gpuagg.enable()
     query = dd.from_pandas(COMPLEX, npartitions=4).groupby("k").agg({"x": "sum", "z": "sum"})
     reason = "sum of dtype complex128 is not supported"
     assert [str(r) for r in dask_gpuagg.why_not(query)] == [f"sum of 'z': {reason}"]
@@ -325,8 +317,8 @@ def test_what_is_refused_beside_the_rest_is_named() -> None:
         query.compute()
 
 
+@pytest.mark.usefixtures("plugin")
 def test_results_of_several_outputs_are_not_joined() -> None:
-    dask_gpuagg.enable()
     frame = dd.from_pandas(COMPLEX, npartitions=4)
     query = frame.groupby("k").agg({"x": "sum", "z": "sum"}, split_out=2)
     (explained,) = dask_gpuagg.explain(query).groupbys

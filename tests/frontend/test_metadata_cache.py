@@ -1,4 +1,4 @@
-"""What metadata depends on, and that it is made once for all that is alike."""
+"""Inputs of metadata, which is made once for equal ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def expr(**dtypes: str) -> Any:
 
 @pytest.fixture(autouse=True)
 def _empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "_results", Cache(metadata._LIMIT))
+    monkeypatch.setattr(metadata, "_results", Cache(512))
 
 
 def calls_for(*inputs: Any) -> int:
@@ -113,11 +113,11 @@ def test_nodes_are_named_by_kept_bytes_of_metadata(monkeypatch: pytest.MonkeyPat
 def test_metadata_of_a_group_by_is_made_once_for_all_its_nodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made: list[Any] = []
+    calls: list[Any] = []
     chunk = G.Sum.chunk
 
     def counted(*args: Any, **kwargs: Any) -> Any:
-        made.append(args)
+        calls.append(args)
         return chunk(*args, **kwargs)
 
     with dask_gpuagg.enabled():
@@ -125,4 +125,4 @@ def test_metadata_of_a_group_by_is_made_once_for_all_its_nodes(
         assert query.v.sum().compute().tolist() == [2.0]
         monkeypatch.setattr(G.Sum, "chunk", counted)
         assert query.v.sum().compute().tolist() == [2.0]
-    assert not made
+    assert not calls

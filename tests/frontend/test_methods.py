@@ -36,21 +36,21 @@ def frame() -> pd.DataFrame:
 
 
 def check(query: Query, data: pd.DataFrame, npartitions: int, ordered: bool = False) -> None:
-    """The same values, dtypes, labels and metadata as pandas; rows of one key in its order."""
+    """Compare values, dtypes, labels and metadata with pandas'; rows of one key in its order."""
     lazy = query(dd.from_pandas(data, npartitions=npartitions, sort=False))
     expected = query(data)
-    found, expected = (
-        each.sort_index(kind="stable", level=0 if ordered else None)
-        for each in (lazy.compute(), expected)
+    result, expected = (
+        series.sort_index(kind="stable", level=0 if ordered else None)
+        for series in (lazy.compute(), expected)
     )
-    same = pd.testing.assert_series_equal if found.ndim == 1 else pd.testing.assert_frame_equal
-    same(found, expected)
+    same = pd.testing.assert_series_equal if result.ndim == 1 else pd.testing.assert_frame_equal
+    same(result, expected)
     meta = lazy._meta
-    if found.ndim == 1:
-        assert (meta.name, meta.dtype) == (found.name, found.dtype)
+    if result.ndim == 1:
+        assert (meta.name, meta.dtype) == (result.name, result.dtype)
     else:
-        assert list(meta.dtypes.items()) == list(found.dtypes.items())
-    assert list(meta.index.names) == list(found.index.names)
+        assert list(meta.dtypes.items()) == list(result.dtypes.items())
+    assert list(meta.index.names) == list(result.index.names)
 
 
 ADDED: dict[str, Query] = {
@@ -127,18 +127,18 @@ COLUMNS: dict[str, Query] = {
 def test_chosen_columns_come_as_they_were_chosen(query: Query) -> None:
     data = frame()[["k", "j", "i", "x"]]
     lazy, expected = query(dd.from_pandas(data, npartitions=3)), query(data)
-    found = lazy.compute().sort_index()
+    result = lazy.compute().sort_index()
     if expected.ndim == 2:
         assert list(lazy.columns) == list(expected.columns)
-        pd.testing.assert_frame_equal(found, expected.sort_index(), check_names=False)
+        pd.testing.assert_frame_equal(result, expected.sort_index(), check_names=False)
     else:
-        pd.testing.assert_series_equal(found, expected.sort_index(), check_names=False)
+        pd.testing.assert_series_equal(result, expected.sort_index(), check_names=False)
 
 
 def test_values_of_the_key_itself_are_counted() -> None:
     data = frame()
-    found = dd.from_pandas(data, npartitions=3).groupby("k").k.value_counts().compute()
-    assert found.droplevel(0).sort_index().to_dict() == data.k.value_counts().to_dict()
+    result = dd.from_pandas(data, npartitions=3).groupby("k").k.value_counts().compute()
+    assert result.droplevel(0).sort_index().to_dict() == data.k.value_counts().to_dict()
 
 
 @pytest.mark.parametrize(("column", "name"), [("d", "mean"), ("b", "var"), ("b", "std")])
@@ -151,9 +151,9 @@ def test_arrows_dtypes_by_method_as_by_agg(column: str, name: str) -> None:
             "b": pd.array([True, False, None, True], dtype="bool[pyarrow]"),
         }
     )
-    found = getattr(dd.from_pandas(data, npartitions=2).groupby("k")[column], name)()
+    result = getattr(dd.from_pandas(data, npartitions=2).groupby("k")[column], name)()
     expected = getattr(data.groupby("k")[column], name)()
-    pd.testing.assert_series_equal(found.compute().sort_index(), expected)
+    pd.testing.assert_series_equal(result.compute().sort_index(), expected)
 
 
 @pytest.mark.parametrize("npartitions", [1, 3])
@@ -161,8 +161,8 @@ def test_a_median_has_the_partitions_that_it_announces(npartitions: int) -> None
     data = frame()
     lazy = dd.from_pandas(data, npartitions=npartitions).groupby("k").i.median(split_every=2)
     assert lazy.npartitions == len(lazy.divisions) - 1 >= 1
-    found = (lazy + 1).compute().sort_index()
-    pd.testing.assert_series_equal(found, data.groupby("k").i.median() + 1)
+    result = (lazy + 1).compute().sort_index()
+    pd.testing.assert_series_equal(result, data.groupby("k").i.median() + 1)
 
 
 def test_a_description_changes_no_other_result() -> None:
@@ -171,31 +171,33 @@ def test_a_description_changes_no_other_result() -> None:
     shares = {f"{q}%": partial(pd.Series.quantile, q=q / 100) for q in (25, 50, 75)}
     names = {name: name for name in ("count", "mean", "std", "min")}
     described, own = groups.describe(), groups.agg(**names, **shares, max="max")
-    found, other = dask.compute(own, described)
+    result, other = dask.compute(own, described)
     assert other["count"].dtype == "float64"
-    assert own._meta["count"].dtype == found["count"].dtype == "int64"
+    assert own._meta["count"].dtype == result["count"].dtype == "int64"
 
 
 def test_keys_of_a_categorical_index() -> None:
     index = pd.CategoricalIndex(list("abbcc"), name="id")
     data = pd.DataFrame({"v": [1, 2, 3, 4, 5.0]}, index=index)
     lazy = dd.from_pandas(data, npartitions=2, sort=False)
-    found = lazy.groupby(lazy.index).v.sum().compute().sort_index()
-    assert found.to_dict() == data.groupby(data.index, observed=True).v.sum().to_dict()
+    result = lazy.groupby(lazy.index).v.sum().compute().sort_index()
+    assert result.to_dict() == data.groupby(data.index, observed=True).v.sum().to_dict()
 
 
 def test_the_built_in_sum_of_nan_is_nan() -> None:
     data = pd.DataFrame({"k": [1, 1, 2], "x": [0.5, np.nan, 2.0]})
-    found = dd.from_pandas(data, npartitions=2).groupby("k").x.agg(sum).compute().sort_index()
-    pd.testing.assert_series_equal(found, data.groupby("k").x.agg(sum))
+    result = dd.from_pandas(data, npartitions=2).groupby("k").x.agg(sum).compute().sort_index()
+    pd.testing.assert_series_equal(result, data.groupby("k").x.agg(sum))
 
 
 @pytest.mark.parametrize("spec", [{None: "sum", ("x",): "nunique"}, ["sum", "nunique"]])
 def test_a_column_called_none(spec: Any) -> None:
     data = pd.DataFrame({"k": [1, 1, 2, 2], "x": [0.25, 0.5, 1.5, 2.25], "y": [1, 2, 3, 4]})
     data.columns = pd.Index([1.5, None, ("x",)], tupleize_cols=False, dtype=object)
-    found = dd.from_pandas(data, npartitions=2, sort=False).groupby(1.5).agg(spec).compute()
-    assert found.sort_index().to_numpy().tolist() == data.groupby(1.5).agg(spec).to_numpy().tolist()
+    result = dd.from_pandas(data, npartitions=2, sort=False).groupby(1.5).agg(spec).compute()
+    assert (
+        result.sort_index().to_numpy().tolist() == data.groupby(1.5).agg(spec).to_numpy().tolist()
+    )
 
 
 @pytest.mark.parametrize("name", ["mean", "value_counts", "var"])
