@@ -77,6 +77,9 @@ def _parsers() -> tuple[Command, list[str]]:
 
 
 def _run(command: Command, options: argparse.Namespace) -> int:
+    if not (options.module or options.script):
+        # no profile is written: its file may be meant as the script
+        command.error("give a script, or -m and a module")
     if not options.profile:
         return _program(command, options)
     profile = dask_gpuagg.profile()
@@ -105,8 +108,6 @@ def _write(command: Command, profile: dask_gpuagg.profile, file: str) -> None:
 def _program(command: Command, options: argparse.Namespace) -> int:
     """Run a script or a module as ``__main__``, with the plugin on."""
     program = options.module or options.script
-    if not program:
-        command.error("give a script, or -m and a module")
     if options.module:
         # as python -m does; the command's own folder is the first otherwise
         sys.path.insert(0, str(Path.cwd()))

@@ -187,3 +187,11 @@ def test_the_extension_of_ipython_enables_and_disables():
     lines = [line for line in ran.stdout.splitlines() if line.startswith(("sum", "planned"))]
     assert lines[::2] == ["sum {1: 4, 2: 2}"] * 2, ran.stderr
     assert lines[1::2] == ["planned 1", "planned 0"]
+
+
+def test_a_forgotten_file_of_the_profile_does_not_overwrite_the_script(tmp_path):
+    script = tmp_path / "mine.py"
+    script.write_text("print(1)\n")
+    with pytest.raises(SystemExit):
+        main(["run", "--profile", str(script)])
+    assert script.read_text() == "print(1)\n"

@@ -12,6 +12,8 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import pandas as pd
 from dask.dataframe.dask_expr._collection import new_collection
 from dask.dataframe.dask_expr._expr import Blockwise, ColumnsSetter, Expr
 from dask.dataframe.dask_expr._groupby import (
@@ -151,14 +153,22 @@ def gpuagg_guarded(outputs: Any, guards: Sequence[Guard], meta: Any) -> Any:
 
 def gpuagg_with_stock(outputs: Any, stock: Any, positions: Sequence[int], meta: Any) -> Any:
     """Join planned outputs with stock Dask's columns, which have ``positions`` in the result."""
-    places = stock.index.get_indexer(outputs.index)
-    if len(stock) != len(outputs) or (places < 0).any():
+    # an index of several levels may hold null in two ways, and finds wrong groups
+    groups, of_stock = (_keys_of(frame.index) for frame in (outputs, stock))
+    places = groups.merge(of_stock.assign(place=np.arange(len(stock))), how="left").place
+    if not len(stock) == len(outputs) == len(places) or places.isna().any():
         raise RuntimeError(f"{len(outputs)} planned groups, {len(stock)} of stock Dask")
-    stock = stock.take(places).set_axis(outputs.index, axis=0)
+    stock = stock.take(places.astype("int64")).set_axis(outputs.index, axis=0)
     by_stock = {i: stock.iloc[:, n] for n, i in enumerate(positions)}
     planned = (outputs.iloc[:, n] for n in range(outputs.shape[1]))
     columns = {i: by_stock[i] if i in by_stock else next(planned) for i in range(meta.shape[1])}
     return _labelled(outputs, columns, meta)
+
+
+def _keys_of(index: pd.Index) -> pd.DataFrame:
+    keys = index.to_frame(index=False)
+    keys.columns = [f"k{i}" for i in range(index.nlevels)]
+    return keys
 
 
 def _labelled(outputs: Any, columns: dict[int, Any], meta: Any) -> Any:

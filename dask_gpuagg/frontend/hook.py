@@ -128,6 +128,7 @@ def _planned(expr: Any, lowered: dict[str, Any]) -> Expr | None:
         planned = physical(query, decision)
         if planned.npartitions != decision.outputs:
             raise AssertionError(f"{planned.npartitions} outputs, {decision.outputs} announced")
+        whole = joined(expr, planned, left) if left else planned
     except Unsupported as refusal:
         _fall_back(expr, refusal.reason)
         return None
@@ -142,8 +143,7 @@ def _planned(expr: Any, lowered: dict[str, Any]) -> Expr | None:
         for reason in map(Reason.of, logical.refusals(expr)):
             call = f"{logical.call_text(expr)}, {reason.what},"
             note_fallback(expr._name, call, reason.reason)
-        planned = joined(expr, planned, left)
-    return expr.completed(planned) if isinstance(expr, ExtendedAggregation) else planned
+    return expr.completed(whole) if isinstance(expr, ExtendedAggregation) else whole
 
 
 def _on_lowered(query: GroupByQuery, lowered: dict[str, Any]) -> GroupByQuery:

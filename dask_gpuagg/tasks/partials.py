@@ -158,6 +158,9 @@ def replanned(tables: Partial, own: Plan, together: Plan) -> Partial:
         if use.state == "limbs":
             ratio = _ticks(use, together) // _ticks(own.states[i], own)
             fields = rescaled(fields["hi"], fields["lo"], ratio)
+        elif use.state == "moments" and _is_duration(use, together):
+            ratio = _ticks(use, together) // _ticks(own.states[i], own)
+            fields |= {"mean": fields["mean"] * ratio, "m2": fields["m2"] * float(ratio) ** 2}
         elif use.state == "xsum" and own.states[i].state == "isum":
             fields = _exact(fields["sum"])
         elif use.state == "isum" and own.states[i].state == "xsum":
@@ -188,13 +191,17 @@ def _require_mergeable(own: Plan, mine: StateUse, together: Plan, theirs: StateU
     alike = STATES[mine.state].fields == STATES[theirs.state].fields
     if {mine.state, theirs.state} == {"isum", "xsum"}:
         return
-    if mine.state == "limbs":
+    if mine.state == "limbs" or _is_duration(mine, own) or _is_duration(theirs, together):
         alike = alike and dtype_class(column.dtype) == dtype_class(other.dtype)
     if not alike:
         raise TypeError(
             f"column {column.label!r}: values of dtype {column.dtype} in one partition cannot be "
             f"aggregated with those of dtype {other.dtype} in all"
         )
+
+
+def _is_duration(use: StateUse, plan: Plan) -> bool:
+    return use.state == "moments" and dtype_class(plan.columns[use.columns[0]].dtype) == "timedelta"
 
 
 def _exact(sums: Any) -> dict[str, Any]:

@@ -286,7 +286,7 @@ COMPLEX = pd.DataFrame(
     ("by", "spec", "flags"),
     [
         ("k", {"z": ["sum", "count"], "x": ["sum", "var"]}, {}),
-        ("k", {"x": ["nunique", "median"], "z": "sum"}, {}),
+        ("k", {"x": ["nunique", "quantile"], "z": "sum"}, {}),
         (["k", "j"], {"x": "sum", "z": "sum"}, {"dropna": False}),
         ("c", {"z": "sum", "x": "mean"}, {"observed": False}),
         ("k", {"x": partial(pd.Series.sum, min_count=9), "z": "sum"}, {"sort": True}),
@@ -323,3 +323,42 @@ def test_results_of_several_outputs_are_not_joined() -> None:
     query = frame.groupby("k").agg({"x": "sum", "z": "sum"}, split_out=2)
     (explained,) = dask_gpuagg.explain(query).groupbys
     assert explained.engine == "stock Dask"
+
+
+@pytest.mark.parametrize("observed", [True, False])
+@pytest.mark.parametrize("by", [["p", "c"], ["s", "c"], ["c", "n"], ["s", "c", "n"]], ids="-".join)
+def test_null_keys_find_their_groups_in_the_result_of_stock_dask(by, observed) -> None:
+    """An index of several levels with nulls and unobserved categories finds wrong places."""
+    frame = pd.DataFrame(
+        {
+            "p": pd.array([1, None, 2, 1, None, 2], dtype="Int64"),
+            "s": ["a", None, "b", "a", None, "b"],
+            "n": [1.0, np.nan, 2.0, 1.0, np.nan, 2.0],
+            "c": pd.Categorical(list("xyxyxy"), categories=list("xyz")),
+            "v": range(6),
+            "z": np.arange(1, 7) * 1j,
+        }
+    )
+    query = dd.from_pandas(frame, npartitions=3).groupby(by, observed=observed, dropna=False)
+    query = query.agg({"z": "sum", "v": "sum"})
+    with dask.config.set({"gpuagg.fallback": "silent", "scheduler": "sync"}):
+        stock = query.compute()
+        with dask_gpuagg.enabled():
+            ours = query.compute()
+    groups = [
+        {tuple(map(str, key)): (z, v) for key, z, v in zip(r.index, r.z, r.v, strict=True)}
+        for r in (ours, stock)
+    ]
+    assert groups[0] == groups[1]
+
+
+def test_beside_a_median_stock_dask_runs_all() -> None:
+    """It has whole groups there, and makes deviations of complex numbers and times of them."""
+    frame = pd.DataFrame({"k": [1, 2] * 4, "v": np.arange(8.0), "z": np.arange(8) * 1j})
+    query = dd.from_pandas(frame, npartitions=2).groupby("k").agg({"z": "std", "v": "median"})
+    with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "silent"}):
+        (explained,) = dask_gpuagg.explain(query).groupbys
+        got = query.compute().sort_index()
+    assert explained.engine == "stock Dask"
+    want = frame.groupby("k").agg({"z": "std", "v": "median"})
+    np.testing.assert_allclose(got.z, want.z)

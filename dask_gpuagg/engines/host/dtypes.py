@@ -264,6 +264,10 @@ def conform(values: Any, dtype: Any, output: Output) -> Any:
             return series.array
         return series.astype(object).where(series.notna(), None).array
     arrow = dtype.pyarrow_dtype if isinstance(dtype, pd.ArrowDtype) else None
+    if arrow is not None and promised == "timedelta" and series.dtype == np.int64:
+        # NaT's pattern, which Arrow takes for a value
+        ticks = pa.array(series.to_numpy(), mask=series.to_numpy() == np.iinfo(np.int64).min)
+        return pd.array(ticks.cast(arrow), dtype=dtype)
     if rule == "object" and arrow is not None and pa.types.is_nested(arrow):
         # metadata made by pandas; made of no group it has the dtype of the values. For Arrow None
         # alone is null

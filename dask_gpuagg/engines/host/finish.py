@@ -242,8 +242,9 @@ def _spread(power: int) -> Callable[[Fields, Parameters], Floats]:
         freedom = state["n"] - parameters.get("ddof", 1)
         with np.errstate(invalid="ignore", divide="ignore"):
             variance: Floats = np.where(freedom > 0, state["m2"] / freedom, np.nan)
-            deviation = np.sqrt(variance) if power else variance
-            return deviation / np.sqrt(state["n"]) if power == 2 else deviation
+            # in pandas' order of operations: whole errors of durations are not cut to less
+            variance = variance / state["n"] if power == 2 else variance
+            return np.sqrt(variance) if power else variance
 
     return spread
 
