@@ -263,7 +263,7 @@ def add_arguments(parser: argparse.ArgumentParser, repeats: int, budget: float, 
     parser.add_argument(
         "--arms",
         type=list_of(ARMS),
-        default=ARMS,
+        default=("stock", "plugin"),
         help="two of them; 'stock,stock' shows how much the ratio of equal things varies",
     )
     parser.add_argument("--repeats", type=int, default=repeats, help="warm runs of each arm")
