@@ -147,6 +147,8 @@ _spread = partial(
     parameters=("ddof",),
     rounds=(*NUMERIC, "decimal", "timedelta"),
 )
+# in the units of the values, which a variance of durations is not
+_deviation = partial(_spread, states=_each("moments", *NUMERIC, "decimal", "timedelta"))
 _truth = partial(Aggregation, kind=Kind.MERGEABLE, result="bool", stock_agg=False)
 _label = partial(
     Aggregation,
@@ -240,16 +242,10 @@ _RECORDS = (
     _spread(
         "var", power=0, summary="variance from centred second moments (Chan, Golub, LeVeque 1979)"
     ),
-    _spread(
-        "std",
-        power=1,
-        states=_each("moments", *NUMERIC, "decimal", "timedelta"),
-        summary="standard deviation, from the same states as var",
-    ),
-    _spread(
+    _deviation("std", power=1, summary="standard deviation, from the same states as var"),
+    _deviation(
         "sem",
         power=2,
-        states=_each("moments", *NUMERIC, "decimal", "timedelta"),
         summary="standard error of the mean, from the same states as var",
         stock_agg=False,
     ),

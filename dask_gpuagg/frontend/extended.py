@@ -153,22 +153,32 @@ def gpuagg_guarded(outputs: Any, guards: Sequence[Guard], meta: Any) -> Any:
 
 def gpuagg_with_stock(outputs: Any, stock: Any, positions: Sequence[int], meta: Any) -> Any:
     """Join planned outputs with stock Dask's columns, which have ``positions`` in the result."""
-    # an index of several levels may hold null in two ways, and finds wrong groups
-    groups, of_stock = (_keys_of(frame.index) for frame in (outputs, stock))
-    places = groups.merge(of_stock.assign(place=np.arange(len(stock))), how="left").place
-    if not len(stock) == len(outputs) == len(places) or places.isna().any():
+    places = places_in(stock.index, keys_of(outputs.index))
+    if not len(stock) == len(outputs) == len(places) or (places < 0).any():
         raise RuntimeError(f"{len(outputs)} planned groups, {len(stock)} of stock Dask")
-    stock = stock.take(places.astype("int64")).set_axis(outputs.index, axis=0)
+    stock = stock.take(places).set_axis(outputs.index, axis=0)
     by_stock = {i: stock.iloc[:, n] for n, i in enumerate(positions)}
     planned = (outputs.iloc[:, n] for n in range(outputs.shape[1]))
     columns = {i: by_stock[i] if i in by_stock else next(planned) for i in range(meta.shape[1])}
     return _labelled(outputs, columns, meta)
 
 
-def _keys_of(index: pd.Index) -> pd.DataFrame:
-    keys = index.to_frame(index=False)
-    keys.columns = [f"k{i}" for i in range(index.nlevels)]
-    return keys
+def keys_of(index: pd.Index) -> pd.DataFrame:
+    """The levels of an index of groups as columns ``k0``, ``k1``, ...; names may be equal."""
+    names = [f"k{i}" for i in range(index.nlevels)]
+    return index.to_frame(index=False, name=names if index.nlevels > 1 else names[0])
+
+
+def places_in(index: pd.Index, keys: pd.DataFrame) -> Any:
+    """The place in an index of groups of each row of keys, or -1; nulls are equal.
+
+    The index itself may hold null in two ways, if it has several levels, and finds wrong groups.
+    """
+    groups = keys_of(index)
+    # tables that number categories otherwise would be compared as objects
+    coded = groups.select_dtypes("category").dtypes.to_dict()
+    places = keys.astype(coded).merge(groups.assign(place=np.arange(len(index))), how="left").place
+    return places.fillna(-1).to_numpy("int64")
 
 
 def _labelled(outputs: Any, columns: dict[int, Any], meta: Any) -> Any:

@@ -15,11 +15,13 @@ import numpy as np
 import pandas as pd
 from dask._expr import Expr
 from dask.dataframe.dask_expr._collection import new_collection
-from dask.dataframe.dask_expr._expr import Blockwise
 
+from dask_gpuagg.cache import OfObjects
+from dask_gpuagg.frontend.extended import GroupByCompleted, places_in
 from dask_gpuagg.frontend.metadata import is_cudf
 from dask_gpuagg.frontend.specification import on_own_labels
 from dask_gpuagg.plan import Unsupported
+from dask_gpuagg.tasks.partials import key_of
 
 # names that pandas' transform takes, of which each group has one value
 _NAMES = frozenset(
@@ -33,18 +35,55 @@ _NAMES = frozenset(
 _CLOSE = 1 << 16
 
 
-class GroupByLookup(Blockwise):
+# tables of the latest groups: the tasks of a process have the same ones
+_tables: OfObjects[Any] = OfObjects(2)
+
+
+def gpuagg_lookup(frame: Any, groups: Any, meta: Any, *by: Any) -> Any:
+    """Task: the groups of the rows of a partition; rows without a group get nulls."""
+    keys = [key_of(frame, key) for key in by]
+    places = _by_table(groups.index, keys)
+    if places is None:
+        columns = {f"k{i}": key.array for i, key in enumerate(keys)}
+        places = places_in(groups.index, pd.DataFrame(columns))
+    result = groups.set_axis(range(len(groups)), axis=0)
+    result = result.reindex(places) if (places < 0).any() else result.take(places)
+    result.index = frame.index
+    if result.ndim == 1:
+        return result.rename(meta.name)
+    result.columns = meta.columns
+    return result
+
+
+def _by_table(index: pd.Index, keys: list[pd.Series]) -> Any:
+    """The places of NumPy's integers that lie close together, by addresses; None for others."""
+    rows = keys[0].to_numpy() if len(keys) == 1 and keys[0].dtype == index.dtype else None
+    plain = isinstance(index.dtype, np.dtype) and index.dtype.kind in "iu"
+    if rows is None or not plain or not len(rows) or not len(index):
+        return None
+    low, table = _tables.of(index, lambda: _table_of(index))
+    # Python's integers do not overflow
+    if table is None or int(rows.min()) < low or int(rows.max()) - low >= len(table):
+        return None
+    return table[rows - low]
+
+
+def _table_of(index: pd.Index) -> tuple[int, Any]:
+    """The smallest label, and the place of each one from there on; no table of distant ones."""
+    low = int(index.min())
+    length = int(index.max()) - low + 1
+    if length > 4 * len(index) + _CLOSE:
+        return low, None
+    table = np.full(length, -1)
+    table[index.to_numpy() - low] = np.arange(len(index))
+    return low, table
+
+
+class GroupByLookup(GroupByCompleted):
     """For each row of a partition the outputs of its group, which are all in one partition."""
 
     _parameters = ["frame", "groups", "meta"]
-
-    @functools.cached_property
-    def _meta(self) -> Any:
-        return self.operand("meta")
-
-    @functools.cached_property
-    def _name(self) -> str:
-        return f"gpuagg_lookup-{self.deterministic_token}"
+    operation = staticmethod(gpuagg_lookup)
 
     def _divisions(self) -> Any:
         return self.frame.divisions
@@ -53,55 +92,14 @@ class GroupByLookup(Blockwise):
         return bool(dep._name == self.groups._name)
 
     def _simplify_down(self) -> Any:
-        keys = [key for key in self.operands[3:] if not isinstance(key, Expr)]
         if self.frame.ndim == 1:
             return None
-        columns = [column for column in self.frame.columns if column in keys]
-        # the labels of the rows are needed in any case
-        columns = columns or list(self.frame.columns[:1])
+        keys = [key for key in self.operands[3:] if not isinstance(key, Expr)]
+        # where all keys are expressions, the labels of the rows are needed all the same
+        columns = [c for c in self.frame.columns if c in keys] or list(self.frame.columns[:1])
         if columns == list(self.frame.columns):
             return None
         return type(self)(self.frame[columns], *self.operands[1:])
-
-    @staticmethod
-    def operation(frame: Any, groups: Any, meta: Any, *by: Any) -> Any:
-        """Look up the groups of the rows; rows without a group get nulls."""
-        keys = [_key(frame, key) for key in by]
-        index = groups.index
-        rows = pd.Index(keys[0]) if len(keys) == 1 else pd.MultiIndex.from_arrays(keys)
-        if isinstance(index, pd.CategoricalIndex):
-            rows = rows.astype(index.dtype)
-        places = _places(index, rows)
-        result = groups.reindex(rows) if places is None else groups.take(places)
-        result.index = frame.index
-        if result.ndim == 1:
-            return result.rename(meta.name)
-        result.columns = meta.columns
-        return result
-
-
-def _places(index: pd.Index, rows: pd.Index) -> Any:
-    """The places of labels in an index of integers that lie close together; None for others."""
-    if index.dtype.kind not in "iu" or rows.dtype != index.dtype or not len(index):
-        return None
-    low, length = index.min(), int(index.max()) - int(index.min()) + 1
-    if length > 4 * len(index) + _CLOSE or rows.min() < low or rows.max() > index.max():
-        return None
-    table = np.full(length, -1)
-    table[index.to_numpy() - low] = np.arange(len(index))
-    places = table[rows.to_numpy() - low]
-    return None if (places < 0).any() else places
-
-
-def _key(frame: Any, key: Any) -> Any:
-    """The values of a key in the rows of a partition: a column, an index level or a Series."""
-    if isinstance(key, pd.Series):
-        return key.array
-    if callable(key):
-        return frame.index.map(key)
-    if frame.ndim == 2 and key in frame.columns:
-        return frame[key].array
-    return frame.index.get_level_values(key)
 
 
 def _one_output(npartitions: int) -> int:

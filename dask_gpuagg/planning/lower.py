@@ -144,7 +144,7 @@ def _is_spread(query: GroupByQuery, decision: Routing) -> bool:
     if query.frame.npartitions == 1:
         return False
     if query.plan.rows:
-        nbytes = None if query.on_device else _bytes_of_rows(query)
+        nbytes = _bytes_of_rows(query)
         return nbytes is None or nbytes > MERGED_ON_HOST
     if not query.plan.pairs or query.on_device or query.shuffle_method:
         return False
@@ -158,7 +158,7 @@ def _pieces_of_rows(query: GroupByQuery, decision: Routing, chunks: Chunks | Non
     else:
         pieces = len(chunks) * (CHUNKS_OF_A_GPU if query.on_device else 1)
     if query.plan.rows:
-        nbytes = None if query.on_device else _bytes_of_rows(query)
+        nbytes = _bytes_of_rows(query)
         fit_outputs = pieces if nbytes is None else math.ceil(nbytes / BYTES_ON_HOST)
         return min(pieces, max(_PIECES_OF_ROWS, fit_outputs))
     fit_outputs = math.ceil((decision.pair_bytes or 0) / BYTES_ON_HOST)
@@ -215,8 +215,8 @@ def _joined(query: GroupByQuery, buckets: int) -> int:
 
 
 def _bytes_of_rows(query: GroupByQuery) -> int | None:
-    """Bytes of the columns that a query reads, where this process holds the rows."""
-    rows = rows_of(query.frame)
+    """Bytes of the columns that a query reads, where this process holds the rows on the host."""
+    rows = None if query.on_device else rows_of(query.frame)
     columns = (*query.plan.keys, *query.plan.columns)
     return None if rows is None else rows * sum(size_of(column.dtype) for column in columns)
 

@@ -448,13 +448,13 @@ def _columns_of(frame: Any, by: Sequence[Any], plan: Plan) -> tuple[list[Any], S
     """The key and value columns of a partition."""
     if not all(isinstance(key, str) or _is_aligned(frame, key) for key in by):
         _groupby_raise_unaligned(frame, by=list(by))
-    keys = [_resolve(frame, b) for b in by]
+    keys = [key_of(frame, b) for b in by]
     if frame.ndim == 1:
         return keys, [frame for _ in plan.columns]
     return keys, columns_of(frame, [column.label for column in plan.columns])
 
 
-def _resolve(frame: Any, by: Any) -> Any:
+def key_of(frame: Any, by: Any) -> Any:
     """Values of one key of a partition."""
     if is_series_like(by):
         return by

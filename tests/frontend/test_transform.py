@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -59,6 +61,22 @@ def test_keys(by: list[str], dropna: bool) -> None:
     compare(lambda f, **meta: f.groupby(by, **flags)[["b", "i"]].transform("max", **meta), frame())
 
 
+@pytest.mark.parametrize("dropna", [True, False])
+@pytest.mark.parametrize("dtype", ["Int64", "UInt8", "int64[pyarrow]", "Float64", "boolean", "str"])
+def test_null_keys_of_nullable_dtypes(dtype: str, dropna: bool) -> None:
+    data = frame()
+    key = (data.k % 2 == 0) if dtype == "boolean" else data.k.abs()
+    data["k"] = key.astype(dtype).where(np.arange(ROWS) % 7 != 0)
+    compare(lambda f, **meta: f.groupby("k", dropna=dropna).x.transform("sum", **meta), data)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_keys_at_the_ends_of_their_dtype(dtype: str) -> None:
+    ends = np.iinfo(dtype)
+    data = frame().assign(k=np.resize(np.array([ends.min, ends.max, 7], dtype), ROWS))
+    compare(lambda f, **meta: f.groupby("k").x.transform("sum", **meta), data)
+
+
 def test_keys_that_are_expressions() -> None:
     compare(lambda f, **meta: f.groupby(f.k % 3).x.transform("mean", **meta), frame())
     compare(lambda f, **meta: f.x.groupby(f.k).transform("count", **meta), frame())
@@ -84,3 +102,9 @@ def test_other_functions_are_left_to_dask(function: Any) -> None:
     with dask_gpuagg.enabled():
         lazy = ddf.groupby("k").x.transform(function, meta=("x", "f8"))
     assert not isinstance(lazy.expr, GroupByLookup)
+
+
+def test_the_documentation_has_every_name() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "support.md").read_text()
+    (paragraph,) = (p for p in text.split("\n\n") if p.startswith("`transform` by the name"))
+    assert set(re.findall('"([a-z]+)"', paragraph)) == _NAMES
