@@ -189,6 +189,7 @@ class Explained:
         nbytes = physical.nbytes
         tasks = ", ".join(f"{n:,} {step}" for step, n in physical.tasks)
         more = {
+            "where": physical.predicate,
             "groups": self.groups or "not estimated",
             "chunks": physical.chunks,
             "merge": f"{physical}: {physical.reason or self.decision.reason}",

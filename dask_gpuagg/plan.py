@@ -257,6 +257,11 @@ class Plan:
             not o.custom and REGISTRY[o.aggregation].order_sensitive for o in self.outputs
         )
 
+    @property
+    def reads_labels(self) -> bool:
+        """Whether states read the labels of rows, as Dask's tasks make them."""
+        return any(use.state in ("idxmin", "idxmax", "custom") for use in self.states)
+
     def state_label(self, position: int) -> str:
         """``sum of x``: a state in pandas' words."""
         use = self.states[position]

@@ -144,6 +144,16 @@ class Engine(Protocol):
         """Divide partitions of equal dtypes into runs that are stacked and reduced at once."""
         ...
 
+    def filtered(
+        self, keys: Sequence[Any], columns: Sequence[Any], index: Any, mask: Any, plan: Plan
+    ) -> tuple[Sequence[Any], Sequence[Any], Any]:
+        """Return a partition's keys, columns and row labels without the rows that leave.
+
+        ``mask`` is a Series of bool; null is false. Rows may stay whose key becomes null instead.
+        Where no state reads labels, ``index`` may be row numbers.
+        """
+        ...
+
     def stacked(self, parts: Sequence[Sequence[Any]], plan: Plan) -> list[Any]:
         """Concatenate columns of partitions by position; dtypes are equal by position."""
         ...

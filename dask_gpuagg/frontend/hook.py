@@ -44,6 +44,7 @@ from dask_gpuagg.frontend.transform import transform
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.bucketing import dtypes_in
 from dask_gpuagg.planning.chunks import GroupByQuery
+from dask_gpuagg.planning.filters import without_filters
 from dask_gpuagg.planning.lower import physical
 from dask_gpuagg.planning.route import route
 from dask_gpuagg.reporting.events import Planned, Refused, emit, is_dry_run
@@ -120,7 +121,7 @@ def _planned(expr: Any, lowered: dict[str, Any]) -> Expr | None:
         if expr._name in placement.in_order:
             # after the decision: each output is sorted by itself
             query = replace(query, plan=replace(query.plan, sort=True))
-        query = _on_lowered(query, lowered)
+        query = without_filters(_on_lowered(query, lowered))
         if left or _is_shared(expr, lowered[_ROOT]):
             query = replace(query, shared=True)
         if query.frame.npartitions == 0:
@@ -161,6 +162,9 @@ def _on_lowered(query: GroupByQuery, lowered: dict[str, Any]) -> GroupByQuery:
 
 def _is_shared(expr: Expr, root: Expr) -> bool:
     """Whether other nodes read the inputs of a group-by too."""
+    group_bys = _group_bys(root)
+    if len(group_bys) == 1:  # Dask may have lowered some of its inputs, which changes its name
+        (expr,) = group_bys
     below = {node._name for input_ in expr.dependencies() for node in input_.walk()}
     others = (node for node in root.walk() if node._name not in below and node._name != expr._name)
     return any(input_._name in below for node in others for input_ in node.dependencies())

@@ -255,6 +255,8 @@ BYTES_OF_A_READ = 128 << 20
 # dtypes of which the metadata of pandas in a file says no more than the file itself
 _PLAIN = (*NUMERIC, *TEMPORAL, "string")
 _WITH_LABELS = (E.Index, E.ResetIndex)
+# tables that have columns of text as they were read
+_WITH_TEXT = (ReadParquet, E.Projection, E.Assign, E.Filter)
 
 # rows of the first file, by the checksum of all files
 _rows: Cache[str, int] = Cache(64)
@@ -356,17 +358,25 @@ def by_file(
 
 
 def text_keys(frame: Expr, by: Sequence[Any], columns: Sequence[Any]) -> tuple[str, ...]:
-    """Keys of a reader that may be read as dictionaries: text that nothing else reads."""
-    if not isinstance(frame, ReadParquet) or frame.ndim != 2:
+    """Keys of a reader that may be read as dictionaries: text that nothing else reads.
+
+    ``by`` may have other expressions than keys, and ``None``.
+    """
+    roots = [frame, *(b for b in by if isinstance(b, Expr))]
+    nodes = [node for root in roots for node in root.walk()]
+    readers = {node._name: node for node in nodes if isinstance(node, ReadParquet)}
+    tables = [node for node in nodes if getattr(node, "ndim", 0) == 2]
+    if len(readers) != 1 or not all(isinstance(node, _WITH_TEXT) for node in tables):
         return ()
-    if any(callable(b) or isinstance(b, Expr) for b in by):
-        return ()
-    promised = frame._meta.dtypes
+    (reader,) = readers.values()
+    promised = reader._meta.dtypes if reader.ndim == 2 else pd.Series()
+    changed = {key for node in tables if isinstance(node, E.Assign) for key in node.keys}
+    alone = {n.operand("columns") for n in nodes if isinstance(n, E.Projection) and n.ndim == 1}
     return tuple(
         b
         for b in by
         if isinstance(b, str)
         and b in promised.index
-        and b not in columns
+        and b not in {*columns, *changed, *alone}
         and promised[b] == pd.StringDtype("pyarrow")
     )

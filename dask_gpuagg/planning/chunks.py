@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from dask._task_spec import Task, TaskRef
+from dask._task_spec import DataNode, GraphNode, Task, TaskRef
 from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr._expr import Blockwise, Expr, Projection
 from dask.dataframe.dask_expr.io import IO, FromGraph, FromPandas
@@ -66,6 +66,7 @@ class Chunks:
     many ``workers`` (0: any may read them), and so many ``readers`` read at a time (0: they are
     persisted). With ``text_keys`` columns may stay where the reader has put them, those named here
     as dictionaries. The tasks of readers of the types ``inside`` run in the chunks.
+    Of the rows those are grouped for which ``predicate`` is true.
     """
 
     frame: Expr
@@ -75,6 +76,7 @@ class Chunks:
     readers: int = 0
     text_keys: tuple[str, ...] | None = None
     inside: tuple[type, ...] = READERS
+    predicate: Expr | None = None
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         return self._token
@@ -82,9 +84,10 @@ class Chunks:
     @cached_property
     def _token(self) -> tuple[Any, ...]:
         # callables by what they are: as texts they may look alike
-        by = tuple(b._name if isinstance(b, Expr) else normalize_token(b) for b in self.by)
+        roots = (self.predicate, *self.by)
+        names = tuple(b._name if isinstance(b, Expr) else normalize_token(b) for b in roots)
         rest = (self.buckets, self.readers, self.text_keys)
-        return ("dask_gpuagg.Chunks", self.frame._name, by, *rest)
+        return ("dask_gpuagg.Chunks", self.frame._name, names, *rest)
 
     def __getstate__(self) -> dict[str, Any]:
         # the scheduler gets tasks: expressions would take metadata along, which may be on the GPU
@@ -103,7 +106,7 @@ class Chunks:
     @cached_property
     def region(self) -> tuple[list[Expr], list[Expr]]:
         """Nodes whose tasks run inside of chunks, and the nodes that these read."""
-        return region_of([self.frame, *expressions(self.by)], self.inside)
+        return region_of([self.frame, *expressions((self.predicate, *self.by))], self.inside)
 
     def divided(self, number: int) -> Chunks:
         """These partitions in up to ``number`` times as many tasks."""
@@ -135,8 +138,8 @@ class Chunks:
     def parts(self) -> tuple[Parts, ...]:
         """For each bucket the tasks of its partitions, and the keys that other tasks provide.
 
-        With its tasks, dependencies first, a partition has for the frame and each key its key in
-        their results, or what the user gave.
+        With its tasks, dependencies first, a partition has for the frame, the rows that stay and
+        each key its key in their results, or what the user gave.
         """
         inside, outside = self.region
         nodes = {node._name: node for node in inside}
@@ -155,9 +158,9 @@ class Chunks:
         parts = []
         outer: dict[Any, None] = {}
         for index in bucket:
-            tasks: dict[Any, Task] = {}
+            tasks: dict[Any, GraphNode] = {}
             sources = []
-            for root in (self.frame, *self.by):
+            for root in (self.frame, self.predicate, *self.by):
                 if not isinstance(root, Expr):
                     sources.append((False, root))
                     continue
@@ -171,22 +174,33 @@ class Chunks:
                 outer |= dict.fromkeys(d for d in task.dependencies if d not in tasks)
             to_run = list(tasks.values())
             if self.text_keys is not None:
-                to_run = [as_read(task, self.text_keys) for task in to_run]
+                texts = self.text_keys
+                to_run = [as_read(t, texts) if isinstance(t, Task) else t for t in to_run]
             parts.append((tuple(to_run), tuple(sources)))
         return tuple(parts), tuple(outer)
 
 
 def _add_tasks(
-    key: Any, nodes: dict[str, Any], tasks: dict[Any, Task], alias: dict[Any, Any]
+    key: Any, nodes: dict[str, Any], tasks: dict[Any, GraphNode], alias: dict[Any, Any]
 ) -> None:
     """The task of a key and all that it needs of some nodes, dependencies first."""
     name, index = key
     if key in tasks or name not in nodes:
         return
-    task = nodes[name]._task(key, index)
+    node = nodes[name]
+    task: Any = _constant(node) or node._task(key, index)
     for needed in task.dependencies:
         _add_tasks(needed, nodes, tasks, alias)
     tasks[key] = task.substitute(alias) if not alias.keys().isdisjoint(task.dependencies) else task
+
+
+def _constant(node: Any) -> DataNode | None:
+    """The task of values that are there, such as those of ``isin``; ``None`` of other nodes."""
+    layer = list(node._layer().items()) if isinstance(node, E._DelayedExpr) else []
+    if len(layer) != 1 or not isinstance(layer[0][1], DataNode):
+        return None
+    ((key, data),) = layer
+    return DataNode(key, data.value)
 
 
 def expressions(by: Iterable[Any]) -> list[Expr]:
@@ -204,7 +218,9 @@ def region_of(roots: Sequence[Expr], readers: tuple[type, ...]) -> tuple[list[Ex
         node = stack.pop()
         if node._name in inside or node._name in outside:
             continue
-        if (
+        if _constant(node) is not None:
+            inside[node._name] = node
+        elif (
             isinstance(node, Blockwise)
             and not isinstance(node, USER_FUNCTIONS)
             and (isinstance(node, readers) or not isinstance(node, IO))
@@ -224,17 +240,17 @@ def chunked(query: GroupByQuery) -> Chunks | None:
         return None
     streamed = not device and settings().engine == "device" and stays_on_host(plan) is None
     # row labels are Dask's, and users' functions may write to what they are given
-    as_dask = any(use.state in ("idxmin", "idxmax", "custom") for use in plan.states)
-    frame = unprojected(query.frame, by)
+    as_dask = plan.reads_labels
+    frame, predicate = unprojected(query.frame, by), query.predicate
     readers = STREAMED_READERS if streamed else READERS
-    inside, outside = region_of([frame, *expressions(by)], readers)
+    inside, outside = region_of([frame, *expressions((predicate, *by))], readers)
     if not outside:
         if query.shared:
             return None
         if device or streamed or settings().chunk.partitions is not None:
-            return _of_readers(frame, by, inside, device, streamed, as_dask)
+            return _of_readers(frame, predicate, by, inside, device, streamed, as_dask)
         # readers keep all cores of the host busy as it is: a task takes what it took
-        return None if as_dask else _of_files(frame, by, inside, plan)
+        return None if as_dask else _of_files(frame, predicate, by, inside, plan)
     places = located(outside, device, query.frame._meta)
     if places is None:
         return None
@@ -243,11 +259,12 @@ def chunked(query: GroupByQuery) -> Chunks | None:
     if len(buckets) == len(held):
         return None
     workers = {place.worker for place in held if place is not None}
-    return Chunks(frame, tuple(by), buckets, len(workers), inside=readers)
+    return Chunks(frame, tuple(by), buckets, len(workers), inside=readers, predicate=predicate)
 
 
 def _of_readers(
     frame: Expr,
+    predicate: Expr | None,
     by: Sequence[Any],
     inside: Sequence[Expr],
     device: bool,
@@ -266,7 +283,7 @@ def _of_readers(
     npartitions = int(frame.npartitions)
     reads: Buckets = tuple((i,) for i in range(npartitions))
     if readers > 1 and not as_dask:
-        frame, by, reads = by_size(frame, by, inside)
+        frame, (predicate, *by), reads = by_size(frame, (predicate, *by), inside)
     if settings().chunk.partitions is None:
         buckets = partitions_of_tasks(int(frame.npartitions), number)
     else:
@@ -277,25 +294,27 @@ def _of_readers(
         return None
     # partitions of the host are as Dask makes them: they are streamed
     texts = () if device and not as_dask and without_labels(frame, by, inside) else None
-    return Chunks(frame, tuple(by), buckets, number, readers, texts, kinds)
+    return Chunks(frame, tuple(by), buckets, number, readers, texts, kinds, predicate)
 
 
-def _of_files(frame: Expr, by: Sequence[Any], inside: Sequence[Expr], plan: Plan) -> Chunks | None:
+def _of_files(
+    frame: Expr, predicate: Expr | None, by: Sequence[Any], inside: Sequence[Expr], plan: Plan
+) -> Chunks | None:
     """The files of each partition, which the host groups one after the other.
 
     Few files are taken one by one, where partials of rows or pairs would have to be joined.
     """
-    by_files = by_file(frame, by, inside)
+    by_files = by_file(frame, (predicate, *by), inside)
     if by_files is None:
         return None
-    files, keys, buckets = by_files
+    files, (predicate, *keys), buckets = by_files
     if not plan.is_one_table and sum(map(len, buckets)) <= MOST_APART:
         buckets = tuple((i,) for bucket in buckets for i in bucket)
     columns = [column.label for column in plan.columns]
     if not plan.is_one_table or plan.shape == "values":
         columns += [key.label for key in plan.keys]  # keys of rows, not of groups
-    texts = text_keys(files, by, columns)
-    return Chunks(files, keys, buckets, workers=0, readers=1, text_keys=texts)
+    texts = text_keys(files, (predicate, *keys), columns)
+    return Chunks(files, tuple(keys), buckets, 0, readers=1, text_keys=texts, predicate=predicate)
 
 
 def unprojected(frame: Expr, by: Sequence[Any]) -> Expr:
@@ -366,7 +385,8 @@ class GroupByQuery:
     """A logical group-by: its plan, its input and what the user asked of its merging.
 
     A key is a label, an expression or a callable; ``meta`` is the empty result. ``shared`` says
-    whether another part of the same computation reads the input.
+    whether another part of the same computation reads the input. Of the rows those are grouped for
+    which ``predicate`` is true.
     """
 
     plan: Plan
@@ -376,6 +396,7 @@ class GroupByQuery:
     split_every: Any
     shuffle_method: str | None
     shared: bool = False
+    predicate: Expr | None = None
 
     @property
     def on_device(self) -> bool:

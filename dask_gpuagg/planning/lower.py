@@ -20,6 +20,7 @@ from dask_gpuagg.cluster import current_client
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device.support import of_rows, one_pass
 from dask_gpuagg.narrowing import is_narrowed, rows_inside, stride_of, targets
+from dask_gpuagg.plan import short
 from dask_gpuagg.planning import nodes
 from dask_gpuagg.planning.bucketing import CHUNKS_OF_A_GPU, gpus, size_of
 from dask_gpuagg.planning.chunks import (
@@ -30,6 +31,7 @@ from dask_gpuagg.planning.chunks import (
     Routing,
     unprojected,
 )
+from dask_gpuagg.planning.filters import text_of
 from dask_gpuagg.planning.nodes import Promised
 from dask_gpuagg.planning.route import (
     BYTES_ON_HOST,
@@ -85,7 +87,9 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
     chunks = query.chunks
     alone = query.frame.npartitions == outputs == 1
     if alone and query.on_device and (one_pass(plan) or of_rows(plan)):
-        return nodes.GroupByDirect(query.frame, plan, promised, decision, *query.by)
+        return nodes.GroupByDirect(
+            query.frame, plan, promised, decision, query.predicate, *query.by
+        )
     spread = _is_spread(query, decision)
     merged: Expr | None
     if chunks is not None and len(chunks) == 1 and query.shuffle_method is None:
@@ -131,7 +135,7 @@ def _must_complete_at_once(query: GroupByQuery) -> bool:
 def _partials(query: GroupByQuery, chunks: Chunks | None, pieces: int | None = None) -> Expr:
     """Partials of partitions, or of chunks; those of chunks in pieces where that is asked for."""
     if chunks is None:
-        return nodes.GroupByPartial(query.frame, query.plan, *query.by)
+        return nodes.GroupByPartial(query.frame, query.plan, query.predicate, *query.by)
     return nodes.GroupByChunks(chunks, query.plan, pieces)
 
 
@@ -265,7 +269,7 @@ def _held(query: GroupByQuery) -> Chunks | None:
     if chunks is None:
         frame, by = unprojected(query.frame, query.by), tuple(query.by)
         buckets = tuple((i,) for i in range(int(frame.npartitions)))
-        chunks = Chunks(frame, by, buckets, workers=0, inside=STREAMED_READERS)
+        chunks = Chunks(frame, by, buckets, 0, inside=STREAMED_READERS, predicate=query.predicate)
     inside, outside = chunks.region
     cheap = all(isinstance(node, _CHEAP) for node in inside)
     # a frame of this process would be sent to workers once for each pass
@@ -300,6 +304,8 @@ class Physical:
         Of all partials, roughly, where groups or rows are known.
     reason : str
         Why this route.
+    predicate : str
+        Which rows are grouped, where the group-by filters them; empty where it does not.
     """
 
     route: Route
@@ -312,6 +318,7 @@ class Physical:
     workers: int = 0
     nbytes: int | None = None
     reason: str = ""
+    predicate: str = ""
 
     def __str__(self) -> str:
         outputs = count_text(self.outputs, "output")
@@ -361,6 +368,7 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
         0 if chunks is None else chunks.workers,
         _bytes(query, partials, decision.groups) if partials else None,
         merge.decision.reason,
+        "" if query.predicate is None else short(text_of(query.predicate)),
     )
 
 

@@ -119,15 +119,15 @@ _NO_COLUMNS = pd.DataFrame()
 
 
 class GroupByPartial(GroupByNode, Blockwise):
-    """Every partition reduced to a partial; operands: frame, plan, then the keys."""
+    """Every partition reduced to a partial; operands: frame, plan, predicate, then the keys."""
 
-    _parameters = ["frame", "plan"]
+    _parameters = ["frame", "plan", "predicate"]
     _prefix, _step = "gpuagg_partial", "partial"
     operation: Any = staticmethod(tasks.gpuagg_partial)
 
     @functools.cached_property
     def _args(self) -> list[Any]:
-        return [self.frame, *self.operands[len(self._parameters) :]]
+        return [self.frame, self.predicate, *self.operands[len(self._parameters) :]]
 
     @property
     def _projection_columns(self) -> list[Any]:
@@ -150,7 +150,7 @@ class GroupByPartial(GroupByNode, Blockwise):
 class GroupByDirect(GroupByPartial):
     """The only partition made an output; operands: these, then the keys."""
 
-    _parameters = ["frame", "plan", "promised", "decision"]
+    _parameters = ["frame", "plan", "promised", "decision", "predicate"]
     _prefix, _step, route = "gpuagg_direct", "direct", Route.DIRECT
     operation = staticmethod(tasks.gpuagg_direct)
 

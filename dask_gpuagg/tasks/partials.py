@@ -29,7 +29,7 @@ from dask_gpuagg.reporting.events import Fallback, FellBack, emit
 from dask_gpuagg.states import STATES
 from dask_gpuagg.streaming import stream
 from dask_gpuagg.streaming.stream import is_as_promised, streams
-from dask_gpuagg.tasks.reading import Chunk, frame_of, this_task
+from dask_gpuagg.tasks.reading import Chunk, Frame, frame_of, this_task
 
 # entry of a partial beside its tables: the dtype of each column of the plan
 DTYPES = "dtypes"
@@ -273,16 +273,24 @@ class Inputs:
         return Inputs(keys, columns, self.index[span], self.dtypes)
 
 
-def inputs_of(frame: Any, by: Sequence[Any], plan: Plan) -> Inputs:
-    """Read the columns of a partition; a key Series that is not aligned raises ``ValueError``."""
+def inputs_of(frame: Any, by: Sequence[Any], plan: Plan, mask: Any = None) -> Inputs:
+    """Read the columns of a partition, of those rows for which ``mask`` is true.
+
+    A key Series that is not aligned raises ``ValueError``.
+    """
+    engine, index = engine_of(frame), frame.index
+    keys: Sequence[Any]
     keys, columns = _columns_of(frame, by, plan)
-    columns, dtypes = differing(columns, plan, engine_of(frame))
-    return Inputs(keys, columns, frame.index, dtypes)
+    if mask is not None:
+        keys, columns, index = engine.filtered(keys, columns, index, mask, plan)
+    columns, dtypes = differing(columns, plan, engine)
+    return Inputs(keys, columns, index, dtypes)
 
 
 def inputs_there(chunk: Chunk, plan: Plan) -> list[Inputs]:
     """Read the columns of a chunk whose partitions are there."""
-    return [inputs_of(*frame_of(part, chunk.results), plan) for part in chunk.parts]
+    frames = (frame_of(part, chunk.results) for part in chunk.parts)
+    return [inputs_of(frame, by, plan, mask) for frame, by, mask in frames]
 
 
 def partial_of(inputs: Inputs, plan: Plan, engine: Engine) -> Partial:
@@ -310,7 +318,7 @@ def partials_of(parts: Sequence[Inputs], plan: Plan) -> list[Partial]:
 
 
 def partials_of_stream(
-    frames: Iterator[tuple[Any, Sequence[Any]]], plan: Plan, saw: Callable[..., None]
+    frames: Iterator[Frame], plan: Plan, saw: Callable[..., None]
 ) -> list[Partial]:
     """The partials of partitions that are read one by one.
 
@@ -323,13 +331,13 @@ def partials_of_stream(
 
     def inputs() -> Iterator[Inputs]:
         nonlocal size
-        for frame, by in frames:
-            part = [inputs_of(frame, by, plan)]
+        for frame, by, mask in frames:
+            part = [inputs_of(frame, by, plan, mask)]
             nbytes = part[0].nbytes
             saw(engine_for(frame, plan), len(part[0]), nbytes=nbytes)
             size += nbytes
             # a generator that waits keeps its variables
-            del frame, by
+            del frame, by, mask
             yield part.pop()
 
     rest = inputs()

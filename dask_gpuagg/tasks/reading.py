@@ -26,7 +26,8 @@ from dask_gpuagg.cache import OfObjects
 from dask_gpuagg.engines.host.grouping import is_dictionary
 from dask_gpuagg.reporting.runs import activity, rows_done
 
-Frame = tuple[Any, list[Any]]
+# a partition, its computed keys and labels of the others, and which rows stay, if not all
+Frame = tuple[Any, list[Any], Any]
 
 # the worker's metric, a column of the page of workers in Dask's dashboard
 ROWS_DONE = "group-by rows"
@@ -68,8 +69,8 @@ def frame_of(part: tuple[Any, Any], results: Mapping[Any, Any]) -> Frame:
     results = dict(results)
     for task in tasks:
         results[task.key] = task({key: results[key] for key in task.dependencies})
-    frame, *by = (results[source] if is_result else source for is_result, source in sources)
-    return frame, by
+    frame, mask, *by = (results[source] if is_result else source for is_result, source in sources)
+    return frame, by, mask
 
 
 @contextmanager

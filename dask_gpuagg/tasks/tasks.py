@@ -50,10 +50,10 @@ ROWS_OF_A_SAMPLE = 1 << 15
 PARTITION, ORDER, PIECE = "_partitions", "order", "piece"
 
 
-def gpuagg_partial(frame: Any, *by: Any, plan: Plan) -> Partial:
+def gpuagg_partial(frame: Any, mask: Any, *by: Any, plan: Plan) -> Partial:
     """Task: one partition to one partial."""
     show_progress()
-    part = inputs_of(frame, by, plan)
+    part = inputs_of(frame, by, plan, mask)
     with task(plan, "partial") as done:
         partial = combined(partials_of([part], plan), plan, owned=True)
         read(done, [part], plan)
@@ -61,16 +61,16 @@ def gpuagg_partial(frame: Any, *by: Any, plan: Plan) -> Partial:
         return partial
 
 
-def gpuagg_direct(frame: Any, *by: Any, plan: Plan, shape: Any) -> Any:
+def gpuagg_direct(frame: Any, mask: Any, *by: Any, plan: Plan, shape: Any) -> Any:
     """Task: the only partition to the output."""
     with task(plan, "direct") as done:
         engine = engine_of(frame)
-        direct = engine.direct_of_frame(frame, by, plan, shape)
+        direct = engine.direct_of_frame(frame, by, plan, shape) if mask is None else None
         if direct is not None:
             output, nbytes = direct
             done.saw(engine.NAME, len(frame), len(output), nbytes)
             return output
-        part = inputs_of(frame, by, plan)
+        part = inputs_of(frame, by, plan, mask)
         output = finished_of([part], plan, shape)
         read(done, [part], plan)
         done.groups = len(output)

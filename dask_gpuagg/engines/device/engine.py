@@ -64,6 +64,7 @@ from dask_gpuagg.engines.device.tables import (
     concatenated_outputs,
     divided,
     divided_outputs,
+    filtered,
     of_categories,
     rows_where,
     split,
@@ -74,7 +75,8 @@ from dask_gpuagg.plan import Partial, Plan
 
 __all__ = [
     "NAME", "alike", "bytes_of", "combine", "common_dtype", "compatible",
-    "concatenated_outputs", "direct", "direct_of_frame", "divided", "divided_outputs", "finalize",
+    "concatenated_outputs", "direct", "direct_of_frame", "divided", "divided_outputs", "filtered",
+    "finalize",
     "of_categories", "partial", "restored", "sampled", "shape_of", "split", "stack", "stacked",
     "within_memory",
 ]  # fmt: skip

@@ -32,6 +32,7 @@ from dask_gpuagg.engines.device.columns import (
     frame_of,
     gather_columns,
     is_own,
+    keep_where,
     like,
     names_of,
     nans_to_nulls,
@@ -51,6 +52,8 @@ _SHARE_OF_A_CALL = 6
 _NANOSECONDS = 10**9
 # as ``host.bucket_of`` has it
 _SECOND = 0x9E3779B97F4A7C15
+# Of fewer rows that stay a copy costs less than reading all of them.
+_FEW_STAY = 1 / 8
 # Outputs up to which the rows of each are looked for; for more they are sorted by their output.
 _FEW_BUCKETS = 8
 
@@ -342,6 +345,38 @@ def rows_where(table: Any, rows: cp.ndarray) -> Any:
     columns, condition = plc.Table(_views(table)), column_of(rows)
     filtered = plc.stream_compaction.apply_retention_mask(columns, condition)
     return _like(table, filtered.columns())
+
+
+def filtered(
+    keys: Sequence[Any], columns: Sequence[Any], index: Any, mask: Any, plan: Plan
+) -> tuple[Sequence[Any], Sequence[Any], Any]:
+    """Leave out the rows for which ``mask`` is not true; see ``Engine.filtered``.
+
+    Most stay where they are: their key becomes null, and the kernels leave them out.
+    """
+    condition = fill_nulls(view(mask), False)
+    place = _nullable_key(keys, plan)
+    if place is not None:
+        key = keep_where(view(keys[place]), condition)
+        if len(mask) - key.null_count() >= len(mask) * _FEW_STAY:
+            nullable = like(key, keys[place].dtype)
+            return [nullable if i == place else k for i, k in enumerate(keys)], columns, index
+    views = plc.Table([view(column) for column in (*keys, *columns)])
+    staying = plc.stream_compaction.apply_retention_mask(views, condition).columns()
+    pairs = zip(staying, (*keys, *columns), strict=True)
+    taken = [like(column, of.dtype) for column, of in pairs]
+    labels = index[like(condition).values] if plan.reads_labels else taken[0].index
+    return taken[: len(keys)], taken[len(keys) :], labels
+
+
+def _nullable_key(keys: Sequence[Any], plan: Plan) -> int | None:
+    """The number of a key of fixed width, if rows of null keys are in no group and in no table."""
+    if not (plan.dropna and plan.shape == "groups" and plan.is_one_table) or plan.drops_late:
+        return None
+    fixed = (
+        i for i, key in enumerate(keys) if isinstance(key.dtype, np.dtype) and is_own(key.dtype)
+    )
+    return next(fixed, None)
 
 
 def _taken(table: Any, rows: cp.ndarray) -> Any:

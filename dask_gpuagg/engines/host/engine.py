@@ -41,6 +41,7 @@ from dask_gpuagg.engines.host.stacking import (
     bytes_of,
     columns_of,
     divided,
+    filtered,
     is_categorical,
     join,
     keys_of,
@@ -56,8 +57,9 @@ from dask_gpuagg.states import STATES
 
 __all__ = [
     "NAME", "alike", "bytes_of", "combine", "common_dtype", "compatible", "concatenated_outputs",
-    "direct", "direct_of_frame", "divided", "divided_outputs", "finalize", "of_categories",
-    "partial", "restored", "sampled", "shape_of", "split", "stack", "stacked", "within_memory",
+    "direct", "direct_of_frame", "divided", "divided_outputs", "filtered", "finalize",
+    "of_categories", "partial", "restored", "sampled", "shape_of", "split", "stack", "stacked",
+    "within_memory",
 ]  # fmt: skip
 
 NAME = "host"

@@ -20,7 +20,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -173,6 +173,9 @@ def encode(column: pd.Series) -> Encoded:
         return _encode_categorical(column)
     if isinstance(dtype, np.dtype) and dtype.kind in "biu":
         return _encode_integers(column.to_numpy())
+    if isinstance(dtype, np.dtype) and dtype.kind in "mM" and not column.hasnans:
+        ticks = _encode_integers(column.array.asi8)
+        return replace(ticks, decode=lambda codes: pd.array(ticks.decode(codes).view(dtype)))
     if is_dictionary(dtype):
         return _encode_text(column)
     if isinstance(dtype, pd.StringDtype) and dtype.storage == "pyarrow":

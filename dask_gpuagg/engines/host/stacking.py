@@ -57,6 +57,10 @@ class Columns(Sequence[pd.Series]):
         """The columns of some rows."""
         return Columns(self._frame[rows], self._places)
 
+    def take(self, rows: Array) -> Columns:
+        """The columns of rows by number."""
+        return Columns(self._frame.take(rows), self._places)
+
     def block(self, positions: Sequence[int]) -> Array:
         """The values of some columns, shape (columns, rows)."""
         places = self._places[list(positions)]
@@ -77,6 +81,27 @@ def columns_of(frame: pd.DataFrame, labels: Sequence[Any]) -> Sequence[pd.Series
     if all(map(compiled.can_read, set(columns.dtypes))):
         return columns
     return [frame.iloc[:, place] for place in places]
+
+
+def filtered(
+    keys: Sequence[pd.Series], columns: Sequence[pd.Series], index: pd.Index, mask: Any, plan: Plan
+) -> tuple[Sequence[pd.Series], Sequence[pd.Series], pd.Index]:
+    """Leave out the rows for which ``mask`` is not true; see ``Engine.filtered``."""
+    # row numbers cost a third of what a mask costs, where every second row stays
+    is_plain_bool = mask.dtype == bool
+    rows = np.flatnonzero(mask if is_plain_bool else mask.array.to_numpy(bool, na_value=False))
+    if len(rows) == len(mask):
+        return keys, columns, index
+    labels = index.take(rows) if plan.reads_labels else pd.RangeIndex(len(rows))
+
+    def of_rows(column: pd.Series) -> pd.Series:
+        return pd.Series(column.array.take(rows), index=labels, name=column.name, copy=False)
+
+    if isinstance(columns, Columns):
+        return list(map(of_rows, keys)), columns.take(rows), labels
+    distinct = {id(column): column for column in (*keys, *columns)}
+    taken = {name: of_rows(column) for name, column in distinct.items()}
+    return [taken[id(key)] for key in keys], [taken[id(column)] for column in columns], labels
 
 
 def stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
