@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dask_gpuagg.engines.host import engine, narrowed, stacking
+from dask_gpuagg.expressions import Derived
 from dask_gpuagg.plan import Partial, Plan
 
 if TYPE_CHECKING:
@@ -151,6 +152,13 @@ class Engine(Protocol):
 
         ``mask`` is a Series of bool; null is false. Rows may stay whose key becomes null instead.
         Where no state reads labels, ``index`` may be row numbers.
+        """
+        ...
+
+    def derived(self, frame: Any, derived: Derived) -> Any:
+        """Return the columns of a partition that a group-by reads, without the rows that leave.
+
+        Those may stay where their key becomes null.
         """
         ...
 

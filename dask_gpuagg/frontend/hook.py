@@ -44,6 +44,7 @@ from dask_gpuagg.frontend.transform import transform
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.bucketing import dtypes_in
 from dask_gpuagg.planning.chunks import GroupByQuery
+from dask_gpuagg.planning.derived import with_derived
 from dask_gpuagg.planning.filters import without_filters
 from dask_gpuagg.planning.lower import physical
 from dask_gpuagg.planning.route import route
@@ -121,7 +122,7 @@ def _planned(expr: Any, lowered: dict[str, Any]) -> Expr | None:
         if expr._name in placement.in_order:
             # after the decision: each output is sorted by itself
             query = replace(query, plan=replace(query.plan, sort=True))
-        query = without_filters(_on_lowered(query, lowered))
+        query = with_derived(without_filters(_on_lowered(query, lowered)))
         if left or _is_shared(expr, lowered[_ROOT]):
             query = replace(query, shared=True)
         if query.frame.npartitions == 0:

@@ -386,7 +386,7 @@ class GroupByQuery:
 
     A key is a label, an expression or a callable; ``meta`` is the empty result. ``shared`` says
     whether another part of the same computation reads the input. Of the rows those are grouped for
-    which ``predicate`` is true.
+    which ``predicate`` is true, in words ``rows``.
     """
 
     plan: Plan
@@ -397,6 +397,7 @@ class GroupByQuery:
     shuffle_method: str | None
     shared: bool = False
     predicate: Expr | None = None
+    rows: str = ""
 
     @property
     def on_device(self) -> bool:

@@ -78,7 +78,8 @@ def without_filters(query: GroupByQuery) -> GroupByQuery:
         return query
     keys = iter(rest)
     by = [next(keys)[0] if isinstance(b, Expr) else b for b in query.by]
-    return replace(query, frame=frame, by=by, predicate=reduce(E.And, predicates))
+    predicate: Any = reduce(E.And, predicates)
+    return replace(query, frame=frame, by=by, predicate=predicate, rows=text_of(predicate))
 
 
 def _moved(node: Any, done: dict[str, Moved]) -> Moved:

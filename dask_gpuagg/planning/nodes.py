@@ -29,7 +29,7 @@ import numpy as np
 import pandas as pd
 from dask._task_spec import List, Task, TaskRef
 from dask.base import tokenize
-from dask.dataframe.dask_expr._expr import Blockwise, Expr
+from dask.dataframe.dask_expr._expr import Blockwise, Elemwise, Expr
 from dask.dataframe.dask_expr._reductions import TreeReduce
 
 from dask_gpuagg.engines import HOST, engine_name, engine_of
@@ -116,6 +116,13 @@ class GroupByNode(Expr):
 
 
 _NO_COLUMNS = pd.DataFrame()
+
+
+class DerivedColumns(Elemwise):
+    """The columns of each partition that a group-by reads, and the rows; see ``expressions``."""
+
+    _parameters = ["frame", "derived"]
+    operation = staticmethod(tasks.gpuagg_derived)
 
 
 class GroupByPartial(GroupByNode, Blockwise):

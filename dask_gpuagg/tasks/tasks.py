@@ -20,6 +20,7 @@ from dask_gpuagg.aggregations import Kind
 from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import Engine, engine_name, engine_of, narrowing_of
+from dask_gpuagg.expressions import Derived
 from dask_gpuagg.narrowing import is_narrowed
 from dask_gpuagg.plan import Partial, Plan
 from dask_gpuagg.reporting.runs import Task, task
@@ -48,6 +49,11 @@ from dask_gpuagg.tasks.reading import Chunk, reading, show_progress
 ROWS_OF_A_SAMPLE = 1 << 15
 # columns of a table of pieces: the output a piece belongs to, the partition it comes from, bytes
 PARTITION, ORDER, PIECE = "_partitions", "order", "piece"
+
+
+def gpuagg_derived(frame: Any, derived: Derived) -> Any:
+    """Task: the columns and rows of a partition that a group-by reads."""
+    return engine_of(frame).derived(frame, derived)
 
 
 def gpuagg_partial(frame: Any, mask: Any, *by: Any, plan: Plan) -> Partial:

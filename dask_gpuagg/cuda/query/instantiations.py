@@ -219,6 +219,12 @@ def sorting() -> TranslationUnit:
     return _unit(("sgb/radix.cuh", "sgb/segments.cuh"), kernels)
 
 
+def deriving(columns: str) -> TranslationUnit:
+    """The kernel that computes columns; ``columns`` is the text of the struct ``Columns``."""
+    unit = _unit(("derive/derive.cuh",), {"derive": "derive<Columns>"})
+    return unit._replace(source=f"{unit.source}\nnamespace gpuagg {{\n{columns}\n}}\n")
+
+
 def selecting(ctype: str, ticks: bool = False) -> TranslationUnit:
     """The kernels that select values of one type; see ``algorithms/select.py``.
 

@@ -33,6 +33,7 @@ from dask_gpuagg.engines.device.columns import (
     table,
     view,
 )
+from dask_gpuagg.engines.device.derived import columns_of as derived
 from dask_gpuagg.engines.device.digits import alike, is_lost, losses_of, without_losses
 from dask_gpuagg.engines.device.groups import Grouping, Numbering
 from dask_gpuagg.engines.device.library import number_rows, sketch_entries, with_outputs
@@ -75,10 +76,9 @@ from dask_gpuagg.plan import Partial, Plan
 
 __all__ = [
     "NAME", "alike", "bytes_of", "combine", "common_dtype", "compatible",
-    "concatenated_outputs", "direct", "direct_of_frame", "divided", "divided_outputs", "filtered",
-    "finalize",
-    "of_categories", "partial", "restored", "sampled", "shape_of", "split", "stack", "stacked",
-    "within_memory",
+    "concatenated_outputs", "derived", "direct", "direct_of_frame", "divided", "divided_outputs",
+    "filtered", "finalize", "of_categories", "partial", "restored", "sampled",
+    "shape_of", "split", "stack", "stacked", "within_memory",
 ]  # fmt: skip
 
 NAME = "device"

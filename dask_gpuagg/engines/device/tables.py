@@ -357,7 +357,9 @@ def filtered(
     condition = fill_nulls(view(mask), False)
     place = _nullable_key(keys, plan)
     if place is not None:
-        key = keep_where(view(keys[place]), condition)
+        key = view(keys[place])
+        # a mask is that of all rows of a column, of which this may be some
+        key = keep_where(key.copy() if key.offset() else key, condition)
         if len(mask) - key.null_count() >= len(mask) * _FEW_STAY:
             nullable = like(key, keys[place].dtype)
             return [nullable if i == place else k for i, k in enumerate(keys)], columns, index

@@ -52,12 +52,13 @@ from dask_gpuagg.engines.host.stacking import (
     update_many,
 )
 from dask_gpuagg.engines.host.states import expect, merge, update
+from dask_gpuagg.expressions import evaluated as derived
 from dask_gpuagg.plan import Column, Output, Partial, Plan, Sketched
 from dask_gpuagg.states import STATES
 
 __all__ = [
     "NAME", "alike", "bytes_of", "combine", "common_dtype", "compatible", "concatenated_outputs",
-    "direct", "direct_of_frame", "divided", "divided_outputs", "filtered", "finalize",
+    "derived", "direct", "direct_of_frame", "divided", "divided_outputs", "filtered", "finalize",
     "of_categories", "partial", "restored", "sampled", "shape_of", "split", "stack", "stacked",
     "within_memory",
 ]  # fmt: skip

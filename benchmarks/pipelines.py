@@ -1,0 +1,274 @@
+"""What users write below a group-by: filters, derived columns, lookups, a transform.
+
+``python -m benchmarks.pipelines`` runs queries on Parquet files with the host engine, beside stock
+Dask, Polars and DuckDB; with ``--engine device`` on rows persisted in one GPU, beside dask-cuDF
+with one output. The arms alternate. Each query's time is divided by the bare query's too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import importlib.util
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import pandas as pd
+
+from benchmarks import machine, report
+from benchmarks.end_to_end_cluster import DEVICE, HOST, Session, libraries, message_of
+
+OURS, STOCK, POLARS, DUCKDB = "ours", "stock", "polars", "duckdb"
+OUT = {
+    HOST: Path("benchmarks/results/pipelines.json"),
+    DEVICE: Path("benchmarks/results/nvidia-h200/pipelines.json"),
+}
+BARE, FIVE = "bare", {"v": ["sum", "count", "min", "max"], "w": ["mean"]}
+SQL_FIVE = "sum(v), count(v), min(v), max(v), avg(w)"
+
+
+def by(frame: Any, key: str, spec: dict[str, Any], **tuning: Any) -> Any:
+    """A group-by."""
+    return frame.groupby(key).agg(spec, **tuning)
+
+
+def product(frame: Any) -> Any:
+    """The product of Q1 of TPC-H, roughly."""
+    return frame.assign(z=frame.v * (1 - frame.w))
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A query: on a Dask collection, with a table to be joined, and in SQL; ``{t}`` is the rows.
+
+    One without SQL is run by Dask alone.
+    """
+
+    name: str
+    title: str
+    build: Callable[..., Any]
+    sql: str = ""
+
+
+V: dict[str, Any] = {"v": ["sum"]}
+Z: dict[str, Any] = {"z": ["sum"]}
+PIPELINES = (
+    Pipeline(BARE, "sum of v by k", lambda d, o, **t: by(d, "k", V, **t),
+             "select k, sum(v) from {t} group by k"),
+    Pipeline("filter_half", "d[d.w > .5], sum by k",
+             lambda d, o, **t: by(d[d.w > 0.5], "k", V, **t),
+             "select k, sum(v) from {t} where w > .5 group by k"),
+    Pipeline("filter_few", "d[d.v < .01], five by k",
+             lambda d, o, **t: by(d[d.v < 0.01], "k", FIVE, **t),
+             f"select k, {SQL_FIVE} from {{t}} where v < .01 group by k"),
+    Pipeline("filter_many", "d[d.w > .5], five by m",
+             lambda d, o, **t: by(d[d.w > 0.5], "m", FIVE, **t),
+             f"select m, {SQL_FIVE} from {{t}} where w > .5 group by m"),
+    Pipeline("product", "d[d.w <= .95], z = v * (1 - w), sum z, mean v by k",
+             lambda d, o, **t: by(product(d[d.w <= 0.95]), "k", Z | {"v": ["mean"]}, **t),
+             "select k, sum(v * (1 - w)), avg(v) from {t} where w <= .95 group by k"),
+    Pipeline("product_text", "z = v * (1 - w), sum z by s",
+             lambda d, o, **t: by(product(d), "s", Z, **t),
+             "select s, sum(v * (1 - w)) from {t} group by s"),
+    Pipeline("day", "sum of v by t.dt.floor('D')",
+             lambda d, o, **t: by(d.assign(day=d.t.dt.floor("D")), "day", V, **t),
+             "select date_trunc('day', t), sum(v) from {t} group by 1"),
+    Pipeline("modulo", "sum of v by m % 100",
+             lambda d, o, **t: by(d.assign(b=d.m % 100), "b", V, **t),
+             "select m % 100, sum(v) from {t} group by 1"),
+    Pipeline("where", "z = v.where(w > .9, 0), sum by k",
+             lambda d, o, **t: by(d.assign(z=d.v.where(d.w > 0.9, 0)), "k", Z, **t),
+             "select k, sum(case when w > .9 then v else 0 end) from {t} group by k"),
+    Pipeline("lookup", "d.merge(dim, on='k') of 1,000 rows, sum by region",
+             lambda d, o, **t: by(d.merge(o, on="k"), "region", V, **t),
+             "select region, sum(v) from {t} join dim using (k) group by region"),
+    Pipeline("transform_few", "transform('mean') of v by k, its sum",
+             lambda d, o, **t: d.groupby("k").v.transform("mean").sum()),
+    Pipeline("transform_many", "transform('mean') of v by m, its sum",
+             lambda d, o, **t: d.groupby("m").v.transform("mean").sum()),
+)  # fmt: skip
+
+
+def draw(index: int, rows: int, engine: str) -> Any:
+    """A partition: of ``k`` 1,000 values, of ``m`` a million, 200 texts ``s``, days of ``t``."""
+    xp, frames = libraries(engine)
+    rng = xp.random.default_rng(index)
+    number = "int64" if engine == HOST else "int32"
+    texts = frames.Series([f"name {i}" for i in range(200)])
+    seconds = frames.Series(rng.integers(0, 10**7, rows) * 1000)
+    return frames.DataFrame({
+        "k": rng.integers(0, 1_000, rows, dtype=number),
+        "m": rng.integers(0, 1_000_000, rows, dtype=number),
+        "v": rng.random(rows),
+        "w": rng.random(rows, dtype="float32"),
+        "s": texts.take(rng.integers(0, 200, rows)).reset_index(drop=True),
+        "t": seconds.astype("datetime64[ms]"),
+    })  # fmt: skip
+
+
+def dimension(engine: str) -> Any:
+    """The table that is joined: a region of twelve for each ``k``."""
+    frames = libraries(engine)[1]
+    keys = frames.Series(range(1000), dtype="int64" if engine == HOST else "int32")
+    return frames.DataFrame({"k": keys, "region": [f"region {i % 12}" for i in range(1000)]})
+
+
+@contextlib.contextmanager
+def files(options: argparse.Namespace) -> Any:
+    """Yield Dask's arguments of a query on Parquet files, and the arms of peers."""
+    folder = options.data / f"pipelines_{options.rows}_{options.partitions}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for i in range(options.partitions):
+        path = folder / f"{i:03d}.parquet"
+        if not path.exists():
+            draw(i, options.rows // options.partitions, HOST).to_parquet(path, index=False)
+    dim, names = dimension(HOST), f"{folder}/*.parquet"
+    peers = {name: peer for name, peer in PEERS.items() if importlib.util.find_spec(name)}
+    arms = {name: peer(names, dim) for name, peer in peers.items()}
+    with dask.config.set(scheduler="threads", num_workers=options.threads):
+        yield (lambda: (dd.read_parquet(names), dim)), lambda q: q.compute(), arms
+
+
+def polars(names: str, dim: pd.DataFrame) -> Callable[[str], Any]:
+    """Polars' streaming engine, by its SQL."""
+    import polars as pl
+
+    lookup = pl.from_pandas(dim).lazy()
+
+    def run(sql: str) -> Any:
+        context = pl.SQLContext(rows=pl.scan_parquet(names), dim=lookup)
+        return context.execute(sql.format(t="rows")).collect(engine="streaming")
+
+    return run
+
+
+def duckdb(names: str, dim: pd.DataFrame) -> Callable[[str], Any]:
+    """DuckDB, with as many threads as the machine has cores."""
+    import duckdb as db
+
+    connection = db.connect()
+    connection.register("dim", dim)
+    return lambda sql: connection.sql(sql.format(t=f"'{names}'")).to_arrow_table()
+
+
+PEERS = {POLARS: polars, DUCKDB: duckdb}
+
+
+@contextlib.contextmanager
+def persisted(options: argparse.Namespace) -> Any:
+    """Yield Dask's arguments of a query on rows in a GPU."""
+    from distributed import wait
+
+    with Session(DEVICE, 1, "tcp", options.pool) as session:
+        rows = options.rows // options.partitions
+        numbers = range(options.partitions)
+        meta = session.client.submit(draw, 0, 2, DEVICE).result()
+        frame = dd.from_map(draw, numbers, rows=rows, engine=DEVICE, meta=meta).persist()
+        dim = dd.from_map(lambda _: dimension(DEVICE), [0], meta=dimension(DEVICE)).persist()
+        wait([frame, dim])
+
+        def run(query: Any) -> Any:
+            result = query.persist()
+            wait(result, timeout=options.limit)
+            return result
+
+        yield (lambda: (frame, dim)), run, {}
+
+
+def measure(pipeline: Pipeline, session: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """Run one query in all arms, which alternate."""
+    import dask_gpuagg
+
+    inputs, finish, peers = session
+    # with its default dask-cuDF makes as many outputs as partitions
+    tuning = {"split_out": 1, "split_every": 32} if options.engine == DEVICE else {}
+    tuning = tuning if "transform" not in pipeline.name else {}
+
+    def ours() -> Any:
+        with dask_gpuagg.enabled():
+            return finish(pipeline.build(*inputs()))
+
+    arms: dict[str, Callable[[], Any]] = {
+        OURS: ours,
+        STOCK: lambda: finish(pipeline.build(*inputs(), **tuning)),
+        **{name: partial(run, pipeline.sql) for name, run in peers.items() if pipeline.sql},
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in arms if name in options.arms}
+    errors: dict[str, str] = {}
+    for _ in range(options.repeats + 1):
+        for name in seconds.keys() - errors.keys():
+            start = time.perf_counter()
+            try:
+                arms[name]()
+            except Exception as error:
+                errors[name] = message_of(error)
+                continue
+            seconds[name].append(round(time.perf_counter() - start, 5))
+            gc.collect()
+    median = {name: statistics.median(of[1:]) for name, of in seconds.items() if len(of) > 1}
+    return {
+        "name": pipeline.name,
+        "title": pipeline.title,
+        "median": median,
+        "first": {name: of[0] for name, of in seconds.items() if of},
+        "seconds": {name: of[1:] for name, of in seconds.items()},
+        "errors": errors,
+    }
+
+
+def main() -> None:
+    """Measure and write the results."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pipelines", description=__doc__)
+    parser.add_argument("--engine", choices=(HOST, DEVICE), default=HOST)
+    parser.add_argument("--rows", type=float, help="in all partitions or files together")
+    parser.add_argument("--partitions", type=int, help="or files")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--arms", default=f"{OURS},{STOCK},{POLARS},{DUCKDB}")
+    parser.add_argument("--queries", default=",".join(p.name for p in PIPELINES))
+    parser.add_argument("--pool", default="62GB", help="device memory of the worker's RMM pool")
+    parser.add_argument("--limit", type=float, default=40, help="seconds of a run on a GPU")
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    parser.add_argument("--commit", help="where the tree is no git checkout")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    options.rows = int(options.rows or (1e7 if options.engine == HOST else 8e8))
+    options.partitions = options.partitions or (8 if options.engine == HOST else 32)
+    about = machine.provenance()
+    results: dict[str, Any] = about | {
+        "commit": options.commit or about["commit"],
+        "versions": about["versions"] | machine.installed([*PEERS, "cudf-cu12", "dask-cudf-cu12"]),
+        "engine": options.engine,
+        "rows": options.rows,
+        "partitions": options.partitions,
+        "cells": [],
+    }
+    with (files if options.engine == HOST else persisted)(options) as session:
+        for pipeline in PIPELINES:
+            if pipeline.name not in options.queries.split(","):
+                continue
+            cell = measure(pipeline, session, options)
+            bare = next((c for c in results["cells"] if c["name"] == BARE), cell)
+            fastest = min((cell["median"][p] for p in PEERS if p in cell["median"]), default=None)
+            if OURS in cell["median"]:
+                ours = cell["median"][OURS]
+                cell["to_bare"] = round(ours / bare["median"][OURS], 2)
+                cell["to_best"] = None if fastest is None else round(ours / fastest, 2)
+                if STOCK in cell["median"]:
+                    cell["stock_to_ours"] = round(cell["median"][STOCK] / ours, 2)
+            results["cells"].append(cell)
+            report.write(results, options.out or OUT[options.engine])
+            shown = ("name", "median", "to_bare", "to_best", "stock_to_ours", "errors")
+            print({name: cell.get(name) for name in shown}, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Columns computed row by row below a group-by, as data: what one kernel of the device computes.
+
+Each operation has two implementations: on Series, and the text of a CUDA C++ expression on values
+without nulls. There ``{T}`` is the type of the result and ``{U}`` that of all operands together.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+
+class Operation(NamedTuple):
+    """An operation on rows."""
+
+    on_series: Callable[..., Any]
+    on_values: str
+
+
+_COMPARED = "static_cast<{{U}}>({{0}}) {} static_cast<{{U}}>({{1}})"
+_ADDED = "static_cast<{{T}}>({{0}}) {} static_cast<{{T}}>({{1}})"
+
+OPERATIONS: dict[str, Operation] = {
+    "add": Operation(operator.add, _ADDED.format("+")),
+    "sub": Operation(operator.sub, _ADDED.format("-")),
+    "mul": Operation(operator.mul, "product(static_cast<{T}>({0}), static_cast<{T}>({1}))"),
+    "div": Operation(operator.truediv, _ADDED.format("/")),
+    "mod": Operation(operator.mod, "modulo<{T}>({0}, {1})"),
+    "floordiv": Operation(operator.floordiv, "floor_divide<{T}>({0}, {1})"),
+    "neg": Operation(operator.neg, "-{0}"),
+    "abs": Operation(abs, "absolute({0})"),
+    "lt": Operation(operator.lt, _COMPARED.format("<")),
+    "le": Operation(operator.le, _COMPARED.format("<=")),
+    "gt": Operation(operator.gt, _COMPARED.format(">")),
+    "ge": Operation(operator.ge, _COMPARED.format(">=")),
+    "eq": Operation(operator.eq, _COMPARED.format("==")),
+    "ne": Operation(operator.ne, _COMPARED.format("!=")),
+    "and": Operation(operator.and_, "{0} && {1}"),
+    "or": Operation(operator.or_, "{0} || {1}"),
+    "xor": Operation(operator.xor, "{0} != {1}"),
+    "invert": Operation(operator.invert, "!{0}"),
+    "where": Operation(lambda a, rows, b: a.where(rows, b), "{1} ? {0} : static_cast<{T}>({2})"),
+    "mask": Operation(lambda a, rows, b: a.mask(rows, b), "{1} ? static_cast<{T}>({2}) : {0}"),
+    "fillna": Operation(lambda a, b: a.fillna(b), "is_nan({0}) ? static_cast<{T}>({1}) : {0}"),
+    "isna": Operation(lambda a: a.isna(), "is_nan({0})"),
+    "notnull": Operation(lambda a: a.notna(), "!is_nan({0})"),
+    "floor": Operation(lambda a, by: a.dt.floor(by), "floor_divide<{T}>({0}, {1}) * {1}"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A column of the input; ``dtype`` is NumPy's name, empty for others."""
+
+    label: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An operation of ``OPERATIONS``, the name of its result's dtype, and its operands."""
+
+    operation: str
+    dtype: str
+    operands: tuple[Any, ...]
+
+
+Tree = Read | Step
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """The columns of a partition that a group-by reads, by label, and which of its rows.
+
+    Where the key ``nullable`` may be null instead, rows that leave are not taken out.
+    """
+
+    columns: tuple[tuple[str, Tree], ...]
+    predicate: Tree | None
+    nullable: str | None
+
+    def __dask_tokenize__(self) -> str:
+        return repr(self)
+
+    @property
+    def steps(self) -> dict[str, Step]:
+        """The columns that are computed."""
+        return {label: tree for label, tree in self.columns if isinstance(tree, Step)}
+
+
+def evaluate(tree: Any, frame: Any) -> Any:
+    """A computed column of a frame, as a Series; an operand that is no tree as it is."""
+    if isinstance(tree, Read):
+        return frame[tree.label]
+    if not isinstance(tree, Step):
+        return tree
+    return OPERATIONS[tree.operation].on_series(*(evaluate(op, frame) for op in tree.operands))
+
+
+def evaluated(frame: Any, derived: Derived) -> Any:
+    """The rows and columns of a frame that a group-by reads, by operations on Series."""
+    columns = {label: evaluate(tree, frame) for label, tree in derived.columns}
+    result = type(frame)(columns)
+    if derived.predicate is None:
+        return result
+    return result[evaluate(derived.predicate, frame).fillna(False)]
+
+
+def common_dtype(step: Step) -> np.dtype[Any]:
+    """The dtype in which operands meet: numbers of Python take that of columns."""
+    dtypes = [np.dtype(op.dtype) if isinstance(op, Read | Step) else op for op in step.operands]
+    if any(isinstance(dtype, pd.Timestamp | str) for dtype in dtypes):
+        return next(dtype for dtype in dtypes if isinstance(dtype, np.dtype))
+    return np.result_type(*dtypes)
+
+
+def ticks(operand: Any, dtype: str) -> int:
+    """A time, or a frequency such as ``D``, in the unit of a column; ``ValueError`` between two."""
+    unit = np.datetime_data(np.dtype(dtype))[0]
+    time = pd.Timedelta(1, operand) if isinstance(operand, str) else operand
+    count = time.as_unit("ns").value
+    of_unit = pd.Timedelta(1, unit).as_unit("ns").value
+    if count % of_unit:
+        raise ValueError(f"{operand!r} is no multiple of a {unit}")
+    return int(count // of_unit)
+
+
+def inputs_of(trees: Iterable[Any]) -> list[Read]:
+    """The columns that some trees read, each once."""
+    reads: dict[Read, None] = {}
+    stack = list(trees)
+    while stack:
+        tree = stack.pop()
+        if isinstance(tree, Read):
+            reads[tree] = None
+        elif isinstance(tree, Step):
+            stack += tree.operands
+    return list(reads)
