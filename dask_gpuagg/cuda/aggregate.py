@@ -375,20 +375,18 @@ class Ladder:
         self, keys: Keys, call: Call, decision: Decision, remember: Remember | None
     ) -> Iterator[Attempt]:
         """The decision, then others where the rows or the memory do not admit it."""
-        query, rows, device, values = call.query, call.rows, call.device, call.values
-        forced, costs = self.forced, known(device).costs
         while True:
-            attempt = Attempt(keys, call, decision, remember, spares_memory=forced == "auto")
+            attempt = Attempt(keys, call, decision, remember, spares_memory=self.forced == "auto")
             yield attempt
             if attempt.ambiguous:
                 return
             if attempt.refused is not None:
-                less = with_less_memory(query, rows, decision, device, costs, values)
+                less = with_less_memory(call.query, call.rows, decision, call.device)
                 if less is None:
                     raise MemoryError(attempt.refused)
                 decision = less
             elif isinstance(decision, Sgb | Direct):
-                decision = choose.decide_again(query, rows, decision, device, forced, costs, values)
+                decision = _other_decision(call, decision, self.forced)
             else:
                 break
         yield Attempt(keys, call, decision, remember, rehashed=True)
@@ -433,3 +431,13 @@ def _decision(call: Call, query: Query, estimate: KeySummary | None, forced: str
     """The kernel that is expected to be the fastest."""
     costs = known(call.device).costs
     return choose.decide(query, call.rows, estimate, call.device, forced, costs, call.values)
+
+
+def _other_decision(call: Call, decision: Decision, forced: str) -> Decision:
+    """Another kernel for rows that are not sorted, or of which many lie outside of a window."""
+    estimate = decision.estimate
+    if forced == decision.kernel or estimate is None:
+        return _decision(call, call.query, estimate, "lphga")
+    bounds = summary.ANY_WORD if isinstance(decision, Direct) else estimate.bounds
+    estimate = replace(estimate, ascending=False, bounds=bounds)
+    return _decision(call, call.query, estimate, forced)

@@ -244,6 +244,7 @@ def test_another_kernel_where_rows_do_not_admit_the_first(
     assert made.run.groups == 7
     assert tried[0] is decision
     assert [isinstance(d, of) for d, of in zip(tried[1:], then, strict=True)] == [True] * len(then)
+    assert not any(isinstance(d, Partitioned) and d.window for d in tried[1:])
     assert len(columns.calls) == 1
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda.choice.choose import decide, decide_again
+from dask_gpuagg.cuda.choice.choose import decide
 from dask_gpuagg.cuda.choice.decision import Direct, Partitioned
 from dask_gpuagg.cuda.choice.summary import ANY_WORD, EMPTY_PLAIN, KeySummary, window
 from dask_gpuagg.cuda.choice.tables import direct_bytes
@@ -144,11 +144,3 @@ def test_states_that_do_not_fit_go_to_partitions() -> None:
     assert forced.shared_slots == 0
     # hot keys would wait for each other
     assert decide(FIVE, 10**8, dense(8_000, skewed=True), H200, "direct").kernel == "lphga"
-
-
-def test_another_kernel_where_keys_lie_outside() -> None:
-    made = decide(SUM, 10**8, dense(20_000), H200)
-    again = decide_again(SUM, 10**8, made, H200, "auto")
-    assert not isinstance(again, Direct)
-    assert not (isinstance(again, Partitioned) and again.window)
-    assert decide_again(SUM, 10**8, made, H200, "direct").kernel == "lphga"
