@@ -134,20 +134,12 @@ def aggregate(
     return Aggregated(made_keys, outputs, run, keys.is_gathered, call if encoded else None)
 
 
-# Units of the kernels that choose a form of the keys and make their words.
-_FORM_UNITS = ("bytes", "ranges", "codes", "words", "verify")
-
-
 def prepare(queries: Iterable[Query], *units: str) -> None:
     """Compile, side by side, or load some units that calls of many rows need, or all."""
     device, units_of_queries = current_device(), []
     for query in queries:
-        for form in representations_of(query):
-            # whatever is called then needs these as well
-            always = [u for u in _FORM_UNITS if u in form.units]
-            names = (*units, *(always if units else ()))
-            units_of_queries.append((kernels_of(form, device), names))
-        for form, likely in units_of_dictionary(query, many_keys=False):
+        forms = [(form, units) for form in representations_of(query)]
+        for form, likely in (*forms, *units_of_dictionary(query, many_keys=False)):
             units_of_queries.append((kernels_of(form, device), likely))
     kernels.prepare(units_of_queries)
 

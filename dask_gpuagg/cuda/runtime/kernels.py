@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple
@@ -58,9 +55,6 @@ class Kernels:
         self._code: dict[str, Future[Compiled]] = {}
         self._functions: dict[str, Any] = {}
         self._lock = Lock()
-        # what is loaded is unloaded when nobody can launch it any more
-        self._loads: list[Any] = []
-        weakref.finalize(self, _retire, device, self._loads).atexit = False
 
     @property
     def query(self) -> Query:
@@ -151,7 +145,6 @@ class Kernels:
 
     def _loaded(self, unit: str) -> _Library:
         compiled = self._compiled(unit)
-        _unload_retired(self._device)
         try:
             handle = checked(bindings().cuLibraryLoadData(compiled.code, [], [], 0, [], [], 0))
         except DriverError as error:
@@ -161,7 +154,6 @@ class Kernels:
             self._code[unit] = _finished(KernelsUnavailable(failure))
             raise KernelsUnavailable(failure) from error
         self._code.pop(unit, None)
-        self._loads.append(handle)
         return _Library(handle, compiled.names)
 
     def _compiled(self, unit: str) -> Compiled:
@@ -208,34 +200,8 @@ def _without_memory(error: DriverError) -> KernelsUnavailable:
     return KernelsUnavailable(f"device memory does not suffice to load the kernels: {error}")
 
 
-# Loaded code of queries that were dropped, by device.
-_retired: dict[Device, deque[Any]] = {}
-
-
-def _retire(device: Device, loads: list[Any]) -> None:
-    """Note what is to be unloaded; the garbage collector calls this in the middle of anything."""
-    _retired.setdefault(device, deque()).extend(loads)
-
-
-def _unload_retired(device: Device) -> None:
-    """Unload the code of queries that were dropped, once the device has passed all kernels.
-
-    Loading calls this: it takes as long, and the thread has the device.
-    """
-    waiting = _retired.get(device)
-    if not waiting:
-        return
-    handles = []
-    # not what is retired from now on, of which kernels may have been launched later
-    for _ in range(len(waiting)):
-        with suppress(IndexError):  # another thread unloads it
-            handles.append(waiting.popleft())
-    checked(bindings().cuCtxSynchronize())
-    for handle in handles:
-        checked(bindings().cuLibraryUnload(handle))
-
-
-_known: Cache[tuple[Query, Device], Kernels] = Cache(1024)
+# Kernels stay loaded as long as the process lives: a launch may still be under way.
+_known: Cache[tuple[Query, Device], Kernels] = Cache(1 << 16)
 
 
 def kernels_of(query: Query, device: Device) -> Kernels:
