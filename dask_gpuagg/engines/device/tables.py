@@ -303,22 +303,20 @@ def split(tables: Partial, plan: Plan, buckets: int, second: bool = False) -> li
     return parts
 
 
-def ordered(table: Any, plan: Plan, buckets: int) -> tuple[Any, list[int]]:
-    """A table in the order of the outputs of ``split``, and where the rows of each end."""
-    order, ends = _order_of(_buckets_of(table, plan, buckets, False), buckets)
-    return _taken(table, order), ends
-
-
-def hash_partitioned(table: Any, keys: int, parts: int) -> list[Any]:
-    """A table divided by the hash of its first columns, as slices of one.
+def hash_partitioned(table: Any, keys: int, parts: int) -> tuple[Any, list[int]]:
+    """A table in the order of its parts by the hash of its first columns, and where each ends.
 
     By libcudf's own hash, which is not that of ``split``: equal values are in one part only where
     their dtypes are equal. The order of the rows is lost.
     """
     columns = plc.Table(_views(table))
     parted, starts = plc.partitioning.hash_partition(columns, list(range(keys)), parts)
-    ordered = _like(table, parted.columns())
-    return [ordered.iloc[a:b] for a, b in _spans([*starts[1:parts], len(ordered)])]
+    return _like(table, parted.columns()), [*starts[1:parts], len(table)]
+
+
+def slices(table: Any, ends: Sequence[int]) -> list[Any]:
+    """A table in slices, which keep all of it in memory."""
+    return [table.iloc[start:end] for start, end in _spans(ends)]
 
 
 def _order_of(of_row: cp.ndarray, buckets: int) -> tuple[cp.ndarray, list[int]]:
