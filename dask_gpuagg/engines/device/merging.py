@@ -89,9 +89,12 @@ def combined_in_parts(
     engine: Any, tables: list[Partial], plan: Plan, parts: int, least: int | None = None
 ) -> Partial:
     """Combine one part of the key hashes after the other, the others on the host."""
-    spilled = []
-    for pieces in parts_on_host(engine, tables, plan, parts):
-        spilled.append(Spilled.of(engine.combine_tables(pieces(), plan, _least_of_part(least))))
+    # of a part nothing is known, if a group may have several rows
+    least = None if least is None else 0
+    spilled = [
+        Spilled.of(engine.combine_tables(pieces(), plan, least))
+        for pieces in parts_on_host(engine, tables, plan, parts)
+    ]
     restored = [part.restored() for part in spilled]
     names = [table.name for table in plan.tables]
     stacked = {name: engine.alike([part[name] for part in restored], plan) for name in names}
@@ -108,25 +111,12 @@ def finalized_in_parts(
     least: int | None = None,
 ) -> Any:
     """Compute the outputs of one part of the key hashes after the other."""
-    spilled = []
-    for pieces in parts_on_host(engine, tables, plan, parts, owned):
-        output = engine.finalize_tables(pieces(), plan, meta, _least_of_part(least))
-        spilled.append(Spilled.of(output))
+    least = None if least is None else 0
+    spilled = [
+        Spilled.of(engine.finalize_tables(pieces(), plan, meta, least))
+        for pieces in parts_on_host(engine, tables, plan, parts, owned)
+    ]
     return engine.concatenated_outputs([part.restored() for part in spilled], plan, meta)
-
-
-def _least_of_part(least: int | None) -> int | None:
-    """Lower bound of the groups of a part, if a group may have several rows: nothing is known."""
-    return None if least is None else 0
-
-
-def _slices(tables: Partial, number: int) -> Iterator[Partial]:
-    """The rows of each table in so many slices, in their order."""
-    for i in range(number):
-        yield {
-            name: table.iloc[len(table) * i // number : len(table) * (i + 1) // number]
-            for name, table in tables.items()
-        }
 
 
 def parts_on_host(
@@ -148,8 +138,17 @@ def parts_on_host(
         for rows in _slices(bring_table(), -(-parts // len(bring_back))):
             for of_part, piece in zip(spilled, engine.split(rows, plan, parts, True), strict=True):
                 of_part.append(Spilled.of(piece))
+    return [partial(_restored, pieces) for pieces in spilled]
 
-    def bring(pieces: list[Spilled[Partial]]) -> Callable[[], list[Partial]]:
-        return lambda: [piece.restored() for piece in pieces]
 
-    return [bring(pieces) for pieces in spilled]
+def _restored(pieces: list[Spilled[Partial]]) -> list[Partial]:
+    return [piece.restored() for piece in pieces]
+
+
+def _slices(tables: Partial, number: int) -> Iterator[Partial]:
+    """The rows of each table in so many slices, in their order."""
+    for i in range(number):
+        yield {
+            name: table.iloc[len(table) * i // number : len(table) * (i + 1) // number]
+            for name, table in tables.items()
+        }

@@ -291,7 +291,8 @@ def split(tables: Partial, plan: Plan, buckets: int, second: bool = False) -> li
     """Divide a partial by key hash into one partial per output; see ``host.split``."""
     parts: list[Partial] = [{} for _ in range(buckets)]
     for name, table in tables.items():
-        of_row = _buckets_of(table, plan, buckets, second)
+        keys = [column_at(table, f"k{i}") for i in range(len(plan.keys))]
+        of_row = bucket_of(keys, buckets, second)
         if buckets <= _FEW_BUCKETS:
             for j, part in enumerate(parts):
                 part[name] = rows_where(table, of_row == j)
@@ -328,11 +329,6 @@ def _order_of(of_row: cp.ndarray, buckets: int) -> tuple[cp.ndarray, list[int]]:
 
 def _spans(ends: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip([0, *ends[:-1]], ends, strict=True))
-
-
-def _buckets_of(table: Any, plan: Plan, buckets: int, second: bool) -> cp.ndarray:
-    keys = [column_at(table, f"k{i}") for i in range(len(plan.keys))]
-    return bucket_of(keys, buckets, second)
 
 
 def rows_where(table: Any, rows: cp.ndarray) -> Any:
