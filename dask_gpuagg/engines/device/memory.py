@@ -64,12 +64,14 @@ def out_of_memory(what: str, refused: str, held: int = 0) -> OutOfDeviceMemory:
 
     ``refused`` is the allocator's message, ``held`` the bytes of the task's finished tables.
     """
-    free, total = free_and_total()
+    free = total = None
+    if (cupy := _imported("cupy")) is not None:
+        free, total = map(int, cupy.cuda.Device().mem_info)
     asked, limit = asked_bytes(refused), limit_of_resource()
     sizes = []
     if asked is not None:
         sizes.append(f"{size_text(asked)} asked")
-    if free is not None and total is not None:
+    if free is not None:
         sizes.append(f"{size_text(free)} of {size_text(total)} free")
     if limit is not None:
         sizes.append(f"RMM's resource is limited to {size_text(limit)}")
@@ -90,15 +92,6 @@ def asked_bytes(message: str) -> int | None:
 def _imported(name: str) -> Any | None:
     """A module that this process uses already; the host engine never imports those of a GPU."""
     return importlib.import_module(name) if name in sys.modules else None
-
-
-def free_and_total() -> tuple[int | None, int | None]:
-    """Bytes of the device that are free, and all; None without a device."""
-    cupy = _imported("cupy")
-    if cupy is None:
-        return None, None
-    free, total = cupy.cuda.Device().mem_info
-    return int(free), int(total)
 
 
 def resources() -> Iterator[Any]:
