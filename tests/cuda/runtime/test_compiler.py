@@ -114,10 +114,7 @@ def test_translates(name: str) -> None:
     """
     unit = TABLE[name].source(*own_units(name))
     options = ("--gpu-architecture=compute_90", *FAST, *compiler._OPTIONS)
-    with compiler._program(unit.source.encode(), headers()) as program:
-        for expression in unit.kernels.values():
-            nvrtc.nvrtcAddNameExpression(program, expression.encode())
-        compiler._run(program, options)
+    with compiler.program_of(unit, options) as program:
         _, size = nvrtc.nvrtcGetPTXSize(program)
         ptx = bytearray(size)
         nvrtc.nvrtcGetPTX(program, ptx)
