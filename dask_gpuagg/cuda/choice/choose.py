@@ -179,7 +179,8 @@ def needed_bytes(query: Query, rows: int, decision: Decision) -> int:
     groups, more = rows if decision.estimate is None else decision.estimate.groups, 0
     match decision:
         case Partitioned():
-            return partitions.copies_bytes(query, decision)
+            row = partitions.moved_bytes(decision.partition_query(query), decision)
+            return decision.partitions * decision.capacity * row
         case Sgb():
             return groups * sum(query.slot_bytes)
         case SpEga():

@@ -97,7 +97,7 @@ class SortedRows:
         """The values of each group in the order of the rows, nulls among them; of any type."""
         segments = sgb.sort_rows(self._on, self._address(), self._rows, self._groups)
         offsets = plc.Column(INT32, self._groups + 1, segments.starts, None, 0, 0, [])
-        size = sgb.rows_of_groups(self._on, segments)
+        size = self._on.read_number(segments.starts.ptr + 4 * self._groups)
         numbers = plc.Column(INT32, size, segments.words.buffer, None, 0, 0, [])
         (child,) = gather_columns([column], numbers, all_there=True)
         return plc.Column(LIST, self._groups, None, None, 0, 0, [offsets, child])

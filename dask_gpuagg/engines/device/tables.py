@@ -300,7 +300,8 @@ def split(tables: Partial, plan: Plan, buckets: int, second: bool = False) -> li
         order, ends = _order_of(of_row, buckets)
         for part, (start, end) in zip(parts, _spans(ends), strict=True):
             # not slices of one table: each would keep all of it in memory
-            part[name] = _taken(table, order[start:end])
+            rows = column_of(order[start:end])
+            part[name] = _like(table, gather_columns(_views(table), rows, all_there=True))
     return parts
 
 
@@ -336,11 +337,6 @@ def rows_where(table: Any, rows: cp.ndarray) -> Any:
     columns, condition = plc.Table(_views(table)), column_of(rows)
     filtered = plc.stream_compaction.apply_retention_mask(columns, condition)
     return _like(table, filtered.columns())
-
-
-def _taken(table: Any, rows: cp.ndarray) -> Any:
-    """Rows of a table by number."""
-    return _like(table, gather_columns(_views(table), column_of(rows), all_there=True))
 
 
 def _views(table: Any) -> list[plc.Column]:
