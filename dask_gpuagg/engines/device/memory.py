@@ -71,7 +71,7 @@ def out_of_memory(what: str, refused: str, held: int = 0) -> OutOfDeviceMemory:
     sizes = []
     if asked is not None:
         sizes.append(f"{size_text(asked)} asked")
-    if free is not None:
+    if free is not None and total is not None:
         sizes.append(f"{size_text(free)} of {size_text(total)} free")
     if limit is not None:
         sizes.append(f"RMM's resource is limited to {size_text(limit)}")
