@@ -61,25 +61,15 @@ __all__ = [
 ]  # fmt: skip
 
 
-@dataclass
-class Aggregated:
+class Aggregated(NamedTuple):
     """Keys, or if they are gathered the rows to gather them from, outputs, and the report."""
 
     keys: list[Made]
     outputs: list[Made]
     run: Run
     gathered: bool
-    # only where rows are to be encoded: it holds the table
-    call: Call | None = None
-    # numbers of the rows' groups that are there already, in the order of the keys
+    # the number of every row's group, int32 and -1 for none, where rows are encoded
     codes: Any | None = None
-
-    def encode(self) -> Any:
-        """The number of every row's group, int32, after a call with ``encoded``; see ``encode``."""
-        if self.codes is not None:
-            return self.codes
-        assert self.call is not None
-        return encode(self.call, self.run.groups)
 
 
 def aggregate(
@@ -94,9 +84,9 @@ def aggregate(
 ) -> Aggregated:
     """Group fewer than 2**31 rows and reduce every group, on a stream of RMM.
 
-    ``forced`` is ``auto`` or one of ``choose.KERNELS``, and ``encoded`` is whether
-    ``Aggregated.encode`` will be called. ``about`` names what is grouped by: the decision for its
-    previous partition may be reused. There are at least ``least`` groups.
+    ``forced`` is ``auto`` or one of ``choose.KERNELS``, and ``encoded`` asks for ``codes``.
+    ``about`` names what is grouped by: the decision for its previous partition may be reused.
+    There are at least ``least`` groups.
 
     ``MemoryError`` of RMM, ``KernelsUnavailable``, and ``NeedsWholeColumns`` where a kernel does
     not take rows in several parts, leave nothing allocated.
@@ -123,7 +113,7 @@ def aggregate(
             decision = Decision(kernel="range", why=why, estimate=decision.estimate)
             seconds = time.perf_counter() - started
             run = run_of(call, decision, Counters(groups=groups), seconds=seconds)
-            return Aggregated([Made(k, None, 0) for k in range_keys], [], run, False, codes=codes)
+            return Aggregated([Made(k, None, 0) for k in range_keys], [], run, False, codes)
     keys, call, run, counters = group(columns, requested, forced, encoded, decision)
     run = run._replace(seconds=time.perf_counter() - started)
     made_keys, outputs = write(call, counters)
@@ -131,7 +121,8 @@ def aggregate(
     if keys.why:
         why = f"{keys.why}; {run.decision.why}"
         run = run._replace(decision=replace(run.decision, why=why))
-    return Aggregated(made_keys, outputs, run, keys.is_gathered, call if encoded else None)
+    codes = encode(call, run.groups) if encoded else None
+    return Aggregated(made_keys, outputs, run, keys.is_gathered, codes)
 
 
 def prepare(queries: Iterable[Query], *units: str) -> None:

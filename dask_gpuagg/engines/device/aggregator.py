@@ -176,8 +176,7 @@ class Aggregator:
             output = reinterpreted(output, dtype)
             outputs.append(output if of is None else gather_columns([together(of)], output)[0])
         if self._encoded and isinstance(result, Aggregated):
-            rows = self.keys[0].size()
-            self.codes = plc.Column(INT32, rows, result.encode(), None, 0, 0, [])
+            self.codes = plc.Column(INT32, self.keys[0].size(), result.codes, None, 0, 0, [])
         return keys, outputs, run
 
     def _key_columns(self, result: Aggregated | libcudf.Served) -> list[plc.Column]:
