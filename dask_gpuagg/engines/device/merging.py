@@ -22,25 +22,17 @@ PARTS = 16
 def combine(engine: Any, partials: Sequence[Partial], plan: Plan, owned: bool) -> Partial:
     """Merge partials into one; those that are ``owned`` may be emptied."""
     tables, least = _stacked(engine, partials, plan, owned)
-    return _merged(
-        engine,
-        lambda: engine.combine_tables(tables, plan, least),
-        lambda: combined_in_parts(engine, tables, plan, PARTS, least),
-        tables,
-        plan,
-    )
+    at_once = partial(engine.combine_tables, tables, plan, least)
+    in_parts = partial(combined_in_parts, engine, tables, plan, PARTS, least)
+    return _merged(engine, tables, plan, at_once, in_parts)
 
 
 def finalize(engine: Any, partials: Sequence[Partial], plan: Plan, meta: Any, owned: bool) -> Any:
     """Merge partials and compute the outputs; those that are ``owned`` may leave the device."""
     tables, least = _stacked(engine, partials, plan, owned)
-    return _merged(
-        engine,
-        lambda: engine.finalize_tables(tables, plan, meta, least),
-        lambda: finalized_in_parts(engine, tables, plan, meta, PARTS, owned, least),
-        tables,
-        plan,
-    )
+    at_once = partial(engine.finalize_tables, tables, plan, meta, least)
+    in_parts = partial(finalized_in_parts, engine, tables, plan, meta, PARTS, owned, least)
+    return _merged(engine, tables, plan, at_once, in_parts)
 
 
 def _stacked(
@@ -68,14 +60,9 @@ def _stacked(
     return [{"groups": stacked}], least
 
 
-def _merged(
-    engine: Any,
-    at_once: Callable[[], T],
-    in_parts: Callable[[], T],
-    tables: list[Partial],
-    plan: Plan,
-) -> T:
-    """Merge tables by the first way for which memory suffices."""
+def _merged(engine: Any, tables: list[Partial], plan: Plan, *ways: Callable[[], T]) -> T:
+    """Merge tables at once, or in parts where memory does not suffice."""
+    at_once, in_parts = ways
     rows = sum(len(next(iter(table.values()))) for table in tables)
     return within_memory(
         f"merging {len(tables):,} partials of {rows:,} rows",
