@@ -7,6 +7,7 @@ found: so it meets neither null keys nor categories, and its results need no joi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import cupy as cp
@@ -245,9 +246,10 @@ class Numbering:
         of_rows: plc.Column | None = None,
     ) -> None:
         self.n = n
-        self._pairs = pairs
         # an array of it only when asked for: the kernels that sort and select take the column
         self._column = of_rows
+        if pairs is not None:
+            self.rows, self.codes = pairs
         self._sorted: SortedRows | None = None
 
     @classmethod
@@ -257,23 +259,15 @@ class Numbering:
         order = cp.argsort(rows)
         return cls(len(groups[0]), (rows[order], codes[order]))
 
-    @property
+    @cached_property
     def rows(self) -> cp.ndarray:
         """The rows that belong to groups."""
-        return self._rows_and_codes()[0]
+        return cp.flatnonzero(array_of(self._column) >= 0).astype(cp.int32)
 
-    @property
+    @cached_property
     def codes(self) -> cp.ndarray:
         """The numbers of their groups."""
-        return self._rows_and_codes()[1]
-
-    def _rows_and_codes(self) -> tuple[cp.ndarray, cp.ndarray]:
-        if self._pairs is None:  # only when asked for: a sort needs the codes of all rows
-            assert self._column is not None
-            codes = array_of(self._column)
-            rows = cp.flatnonzero(codes >= 0).astype(cp.int32)
-            self._pairs = (rows, codes[rows])
-        return self._pairs
+        return array_of(self._column)[self.rows]
 
     def sorted(self, rows: int) -> SortedRows:
         """All rows, this many, for the kernels that select and sort."""
