@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import importlib.util
 import json
 import runpy
@@ -72,9 +71,7 @@ def _parsers() -> tuple[Command, list[str]]:
     doctor.add_argument("--scheduler", metavar="ADDRESS", help="look at its workers too")
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
     text = "Measure the constants by which kernels are chosen on this machine's GPU."
-    # imports the GPU's libraries, which scripts may not need
-    calibrate = "dask_gpuagg.engines.device.calibrate"
-    add("calibrate", lambda *_: int(importlib.import_module(calibrate).calibrate()), text)
+    add("calibrate", _calibrate, text)
     commands.add_parser("warm", help="Compile the kernels of common queries into the kernel cache.")
     return parser, list(commands.choices)
 
@@ -166,3 +163,10 @@ def _doctor(command: Command, options: argparse.Namespace) -> int:
         report = doctor()
     print(json.dumps(report.to_dict(), indent=1) if options.json else report)
     return 0 if report.healthy else 1
+
+
+def _calibrate(command: Command, options: argparse.Namespace) -> int:
+    # imports of the GPU's libraries, which scripts may not need
+    from dask_gpuagg.engines.device.calibrate import calibrate
+
+    return calibrate()
