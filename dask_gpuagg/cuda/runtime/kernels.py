@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.query.instantiations import CORE, UNITS, TranslationUnit, unit_of
@@ -36,11 +36,8 @@ class OneUnit:
         return self._unit
 
 
-class _Library(NamedTuple):
-    """Machine code that is loaded, and the names of its kernels in it."""
-
-    handle: Any
-    names: dict[str, str]
+# Machine code that is loaded, and the names of its kernels in it.
+_Library = tuple[Any, dict[str, str]]
 
 
 class Kernels:
@@ -120,8 +117,8 @@ class Kernels:
 
     def _function(self, name: str) -> Any:
         """A kernel that may use all shared memory of a block."""
-        driver, library = bindings(), self._library(unit_of(name))
-        kernel = checked(driver.cuLibraryGetKernel(library.handle, library.names[name].encode()))
+        driver, (library, names) = bindings(), self._library(unit_of(name))
+        kernel = checked(driver.cuLibraryGetKernel(library, names[name].encode()))
         attribute, ordinal = driver.CUfunction_attribute, self._device.ordinal
         static = checked(
             driver.cuKernelGetAttribute(
@@ -154,7 +151,7 @@ class Kernels:
             self._code[unit] = _finished(KernelsUnavailable(failure))
             raise KernelsUnavailable(failure) from error
         self._code.pop(unit, None)
-        return _Library(handle, compiled.names)
+        return handle, compiled.names
 
     def _compiled(self, unit: str) -> Compiled:
         """The code of a unit; units that failed do so again without being compiled."""
