@@ -241,7 +241,7 @@ def _is_sorted(output: Output, dtype: Any, rows: int) -> bool:
 def _output_of_rows(output: Output, numbering: Numbering, values: Any, paired: bool) -> Any:
     """One output from the values of all distinct pairs, or of whole rows."""
     name, dtype, rows = output.aggregation, values.dtype, len(values)
-    # and so are their quantiles
+    # quantiles of ticks are ticks
     ticks = dtype_class(dtype) in TEMPORAL
     q, between = _parameters_of(output, ticks)
 
