@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.query.instantiations import CORE, UNITS, TranslationUnit, unit_of
@@ -23,17 +23,15 @@ from dask_gpuagg.cuda.runtime.compiler import (
 from dask_gpuagg.cuda.runtime.driver import Device, DriverError, bindings, checked
 
 
-class OneUnit:
+class OneUnit(NamedTuple):
     """A source of one translation unit, which serves all queries."""
 
-    units = (CORE,)
-
-    def __init__(self, unit: TranslationUnit) -> None:
-        self._unit = unit
+    unit: TranslationUnit
+    units: tuple[str, ...] = (CORE,)
 
     def source(self, *units: str) -> TranslationUnit:
         """The unit, as ``Query.source`` gives some of its own."""
-        return self._unit
+        return self.unit
 
 
 # Machine code that is loaded, and the names of its kernels in it.
