@@ -301,8 +301,7 @@ def explain(query: Any) -> Explanation:
                 # the query itself raises the same
                 why = f"the query cannot be lowered: {error!r}"
         groupbys = [
-            _explained(events.get(node._name, Refused(node, why)), _refusals(node, problem))
-            for node in nodes
+            _explained(events.get(node._name, Refused(node, why)), problem) for node in nodes
         ]
     return Explanation(tuple(groupbys), _off())
 
@@ -331,16 +330,11 @@ def _off() -> str:
     return "the plugin is OFF (dask_gpuagg.enable() switches it on); if it were on:"
 
 
-def _refusals(node: Expr, problem: str | None) -> list[Unsupported]:
-    """Reasons why stock Dask runs a group-by, or aggregations of it."""
-    if (left := left_to_dask(node)) is not None:
-        return [left]
-    return [Unsupported(problem)] if problem else logical.refusals(node)
-
-
-def _explained(event: Planned | Refused, refusals: list[Unsupported]) -> Explained:
+def _explained(event: Planned | Refused, problem: str | None) -> Explained:
     """A group-by as it is lowered: its plan, or the reasons why it has none."""
-    call = logical.call_text(event.node)
+    call, left = logical.call_text(event.node), left_to_dask(event.node)
+    refusals = [left] if left is not None else [Unsupported(problem)] if problem else []
+    refusals = refusals or logical.refusals(event.node)
     if isinstance(event, Refused):
         refusals = refusals or [Unsupported(event.reason)]
         return Explained(call, "stock Dask", None, None, tuple(map(Reason.of, refusals)))

@@ -61,25 +61,15 @@ __all__ = [
 ]  # fmt: skip
 
 
-@dataclass
-class Aggregated:
+class Aggregated(NamedTuple):
     """Keys, or if they are gathered the rows to gather them from, outputs, and the report."""
 
     keys: list[Made]
     outputs: list[Made]
     run: Run
     gathered: bool
-    # only where rows are to be encoded: it holds the table
-    call: Call | None = None
-    # numbers of the rows' groups that are there already, in the order of the keys
+    # the number of every row's group, int32 and -1 for none, where rows are encoded
     codes: Any | None = None
-
-    def encode(self) -> Any:
-        """The number of every row's group, int32, after a call with ``encoded``; see ``encode``."""
-        if self.codes is not None:
-            return self.codes
-        assert self.call is not None
-        return encode(self.call, self.run.groups)
 
 
 def aggregate(
@@ -94,9 +84,9 @@ def aggregate(
 ) -> Aggregated:
     """Group fewer than 2**31 rows and reduce every group, on a stream of RMM.
 
-    ``forced`` is ``auto`` or one of ``choose.KERNELS``, and ``encoded`` is whether
-    ``Aggregated.encode`` will be called. ``about`` names what is grouped by: the decision for its
-    previous partition may be reused. There are at least ``least`` groups.
+    ``forced`` is ``auto`` or one of ``choose.KERNELS``, and ``encoded`` asks for ``codes``.
+    ``about`` names what is grouped by: the decision for its previous partition may be reused.
+    There are at least ``least`` groups.
 
     ``MemoryError`` of RMM, ``KernelsUnavailable``, and ``NeedsWholeColumns`` where a kernel does
     not take rows in several parts, leave nothing allocated.
@@ -123,7 +113,7 @@ def aggregate(
             decision = Decision(kernel="range", why=why, estimate=decision.estimate)
             seconds = time.perf_counter() - started
             run = run_of(call, decision, Counters(groups=groups), seconds=seconds)
-            return Aggregated([Made(k, None, 0) for k in range_keys], [], run, False, codes=codes)
+            return Aggregated([Made(k, None, 0) for k in range_keys], [], run, False, codes)
     keys, call, run, counters = group(columns, requested, forced, encoded, decision)
     run = run._replace(seconds=time.perf_counter() - started)
     made_keys, outputs = write(call, counters)
@@ -131,23 +121,16 @@ def aggregate(
     if keys.why:
         why = f"{keys.why}; {run.decision.why}"
         run = run._replace(decision=replace(run.decision, why=why))
-    return Aggregated(made_keys, outputs, run, keys.is_gathered, call if encoded else None)
-
-
-# Units of the kernels that choose a form of the keys and make their words.
-_FORM_UNITS = ("bytes", "ranges", "codes", "words", "verify")
+    codes = encode(call, run.groups) if encoded else None
+    return Aggregated(made_keys, outputs, run, keys.is_gathered, codes)
 
 
 def prepare(queries: Iterable[Query], *units: str) -> None:
     """Compile, side by side, or load some units that calls of many rows need, or all."""
     device, units_of_queries = current_device(), []
     for query in queries:
-        for form in representations_of(query):
-            # whatever is called then needs these as well
-            always = [u for u in _FORM_UNITS if u in form.units]
-            names = (*units, *(always if units else ()))
-            units_of_queries.append((kernels_of(form, device), names))
-        for form, likely in units_of_dictionary(query, many_keys=False):
+        forms = [(form, units) for form in representations_of(query)]
+        for form, likely in (*forms, *units_of_dictionary(query, many_keys=False)):
             units_of_queries.append((kernels_of(form, device), likely))
     kernels.prepare(units_of_queries)
 
@@ -375,20 +358,18 @@ class Ladder:
         self, keys: Keys, call: Call, decision: Decision, remember: Remember | None
     ) -> Iterator[Attempt]:
         """The decision, then others where the rows or the memory do not admit it."""
-        query, rows, device, values = call.query, call.rows, call.device, call.values
-        forced, costs = self.forced, known(device).costs
         while True:
-            attempt = Attempt(keys, call, decision, remember, spares_memory=forced == "auto")
+            attempt = Attempt(keys, call, decision, remember, spares_memory=self.forced == "auto")
             yield attempt
             if attempt.ambiguous:
                 return
             if attempt.refused is not None:
-                less = with_less_memory(query, rows, decision, device, costs, values)
+                less = with_less_memory(call.query, call.rows, decision, call.device)
                 if less is None:
                     raise MemoryError(attempt.refused)
                 decision = less
             elif isinstance(decision, Sgb | Direct):
-                decision = choose.decide_again(query, rows, decision, device, forced, costs, values)
+                decision = _other_decision(call, decision, self.forced)
             else:
                 break
         yield Attempt(keys, call, decision, remember, rehashed=True)
@@ -433,3 +414,13 @@ def _decision(call: Call, query: Query, estimate: KeySummary | None, forced: str
     """The kernel that is expected to be the fastest."""
     costs = known(call.device).costs
     return choose.decide(query, call.rows, estimate, call.device, forced, costs, call.values)
+
+
+def _other_decision(call: Call, decision: Decision, forced: str) -> Decision:
+    """Another kernel for rows that are not sorted, or of which many lie outside of a window."""
+    estimate = decision.estimate
+    if forced == decision.kernel or estimate is None:
+        return _decision(call, call.query, estimate, "lphga")
+    bounds = summary.ANY_WORD if isinstance(decision, Direct) else estimate.bounds
+    estimate = replace(estimate, ascending=False, bounds=bounds)
+    return _decision(call, call.query, estimate, forced)

@@ -65,6 +65,12 @@ def dtypes_of(frame: Any) -> list[tuple[Hashable, Any]]:
     return list(frame.dtypes.items())
 
 
+def has_column(frame: Any, label: Any) -> bool:
+    """Whether a DataFrame has a column of this label."""
+    # cuDF itself makes a pandas index of the labels
+    return label in (frame._data if engine_name(frame) == DEVICE else frame)
+
+
 def columns_of(frame: Any, labels: Sequence[Any]) -> Sequence[Any]:
     """Columns of a frame, as Series, by their labels."""
     if engine_name(frame) == DEVICE:

@@ -9,7 +9,7 @@ event          emitted                                sinks
 ``Planned``    when a group-by is lowered to a plan   session, ``profile``, ``explain``
 ``Refused``    when stock Dask has to lower it        ``explain``
 ``FellBack``   when something runs otherwise          session, ``profile``
-``TaskEnded``       when a task ends                       session, ``profile``, latest runs
+``TaskEnded``  when a task ends                       session, ``profile``, latest runs
 ``Kernel``     when a call of the kernels ends        session, ``profile``, latest runs
 =============  =====================================  ==========================================
 

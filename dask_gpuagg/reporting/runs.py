@@ -49,11 +49,6 @@ class Task:
     It is measured, unless it has no ``engine``, which ``saw`` sets.
     """
 
-    __slots__ = (
-        *("_plan", "_settings", "_started", "_step", "_token"),
-        *("engine", "groups", "nbytes", "rows"),
-    )
-
     def __init__(self, plan: Plan, step: str) -> None:
         self._plan = plan
         self._step = step

@@ -11,7 +11,6 @@ import ctypes
 import itertools
 import os
 import queue
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
@@ -150,24 +149,18 @@ class Pinned:
     """
 
     def __init__(self, stream: int, begin: Callable[[], None]) -> None:
-        self._stream, self._begin = stream, begin
-        self._calls = calls()
+        self._stream, self._calls = stream, calls()
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         threads = max(1, min(_THREADS, cores or 1))
         memory, number = _pinned(threads * _BUFFERS_OF_A_THREAD)
         self._threads = min(threads, number)
         places = range(memory, memory + number * _BUFFER_BYTES, _BUFFER_BYTES)
         buffers = np.array([(place, int(_event())) for place in places], np.uint64)
-        # each thread has its own
+        # a loop has its own, as many as there are threads
         self._buffers: queue.SimpleQueue[Buffers] = queue.SimpleQueue()
         for own in np.array_split(buffers, self._threads):
             self._buffers.put(own)
-        self._own = threading.local()
-        self._pool = ThreadPoolExecutor(self._threads, "gpuagg-pin", self._start)
-
-    def _start(self) -> None:
-        self._begin()
-        self._own.buffers = self._buffers.get()
+        self._pool = ThreadPoolExecutor(self._threads, "gpuagg-pin", begin)
 
     def copy(self, copies: Sequence[Copy]) -> None:
         """Start copies on the stream; when this returns, the host memory is read."""
@@ -187,7 +180,11 @@ class Pinned:
         shares = [pieces[first :: self._threads].copy() for first in range(self._threads)]
 
         def run(share: Pieces) -> int:
-            return loop(self._calls, share, self._own.buffers, self._stream)
+            own = self._buffers.get()
+            try:
+                return loop(self._calls, share, own, self._stream)
+            finally:
+                self._buffers.put(own)
 
         started: list[Future[int]] = []
         try:

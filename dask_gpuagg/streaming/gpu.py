@@ -49,7 +49,7 @@ from dask_gpuagg.engines.device.columns import (
 from dask_gpuagg.engines.device.digits import alike
 from dask_gpuagg.engines.device.memory import free_cached, limit_of_resource
 from dask_gpuagg.engines.device.passes import merged, states_of_rows
-from dask_gpuagg.engines.device.tables import bytes_of, hash_partitioned, ordered, stack
+from dask_gpuagg.engines.device.tables import bytes_of, hash_partitioned, slices, stack
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.states import STATES
 from dask_gpuagg.streaming.batches import (
@@ -243,7 +243,7 @@ class Gpu:
                 return self.divided(grouped(keys, values), plan, parts)
             rows = table({f"c{i}": column for i, column in enumerate((*keys, *values))})
             del keys, values
-            pieces = hash_partitioned(rows, len(plan.keys), parts)
+            pieces = slices(*hash_partitioned(rows, len(plan.keys), parts))
             wait_for(self._handle, stream)
             del rows
             buffers.clear()
@@ -262,27 +262,22 @@ class Gpu:
 
         The tables in the list become slices of one, also where memory lacks: none is held twice.
         """
-        rows = [len(table) for table in tables]
+        ends = list(itertools.accumulate(map(len, tables)))
         whole = stack(alike(tables, plan))
-        ends = list(itertools.accumulate(rows))
-        tables[:] = [whole.iloc[end - n : end] for n, end in zip(rows, ends, strict=True)]
+        tables[:] = slices(whole, ends)
         return merged(whole, plan)
 
     def divided(self, groups: Any, plan: Plan, parts: int) -> list[Any]:
         """A table divided by key hash, as ``partial`` does: slices of one, released together."""
-        return hash_partitioned(groups, len(plan.keys), parts)
-
-    def rows(self, groups: Any) -> int:
-        """Groups of a table."""
-        return len(groups)
+        return slices(*hash_partitioned(groups, len(plan.keys), parts))
 
     def nbytes(self, groups: Any) -> int:
         """Bytes of a table."""
         # parts have many tables: a Series of each column would take longer than a part's kernels
         return bytes_of([Bare(column) for column in groups._data.values()])
 
-    def to_host(self, tables: list[Any], plan: Plan, like_: Batch) -> dict[str, pd.DataFrame]:
-        """Tables that share no group as a partial of the host engine."""
+    def to_host(self, tables: list[Any], plan: Plan, like_: Batch) -> pd.DataFrame:
+        """Tables that share no group as a table of the host engine."""
         part, tables = like_[0].part, alike(tables, plan)
         columns: dict[str, Any] = {}
         for i, known in enumerate(part.keys):
@@ -303,7 +298,7 @@ class Gpu:
                 of = part.columns[use.columns[0]].dtype if use.columns else None
                 fields = [view_at(each, name) for each in tables]
                 columns[name] = _field(fields, use.state, empty, of, self._fetch)
-        return {"groups": pd.DataFrame(columns, copy=False)}
+        return pd.DataFrame(columns, copy=False)
 
     def _fetch(self, places: Sequence[tuple[int, int]]) -> npt.NDArray[np.uint8]:
         """Bytes of the device."""
@@ -311,19 +306,15 @@ class Gpu:
         return self._pinned.fetch(places)
 
     def to_host_in_parts(self, groups: Any, plan: Plan, like_: Batch, parts: int) -> list[Any]:
-        """A table divided by key hash, as partials of the host engine: slices of one."""
-        groups, ends = ordered(groups, plan, parts)
-        whole = self.to_host([groups], plan, like_)["groups"]
-        return [
-            {"groups": whole.iloc[start:end]}
-            for start, end in zip([0, *ends[:-1]], ends, strict=True)
-        ]
+        """A table divided by key hash, as tables of the host engine: slices of one."""
+        groups, ends = hash_partitioned(groups, len(plan.keys), parts)
+        return slices(self.to_host([groups], plan, like_), ends)
 
-    def from_host(self, partials: list[dict[str, pd.DataFrame]], plan: Plan) -> Any:
-        """Partials of ``to_host``, of equal dtypes, as one table again."""
-        groups = partials[0]["groups"]
+    def from_host(self, tables: list[pd.DataFrame], plan: Plan) -> Any:
+        """Tables of ``to_host``, of equal dtypes, as one on the device."""
         # NaN is null in keys and values, and a result in sums and moments
-        nullable = [name for name in groups.columns if name[0] == "k"]
+        names, stream = list(tables[0].columns), _get_stream()
+        nullable = [name for name in names if name[0] == "k"]
         nullable += [
             f"s{i}.{field}"
             for i, use in enumerate(plan.states)
@@ -331,15 +322,14 @@ class Gpu:
             for field in STATES[use.state].fields
         ]
 
-        def image(partial: dict[str, pd.DataFrame], name: Any) -> Image:
-            result = image_of(partial["groups"][name])
+        def image(groups: pd.DataFrame, name: Any) -> Image:
+            result = image_of(groups[name])
             plain = result.kind == FLOAT and name not in nullable
             return replace(result, kind=PLAIN) if plain else result
 
-        names, stream = list(groups.columns), _get_stream()
         try:
             # buffers of the kernels' stream are released behind the kernels that read them
-            images = [[image(each, name) for each in partials] for name in names]
+            images = [[image(groups, name) for groups in tables] for name in names]
             loaded = self._started(images, stream)
         finally:
             wait_for(stream.__cuda_stream__()[1], self._handle)

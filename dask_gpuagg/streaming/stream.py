@@ -17,7 +17,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -87,79 +86,23 @@ def loads(rows: Sequence[int], capacity: int) -> list[list[int]]:
     return result
 
 
-@dataclass
-class Tables:
-    """Tables that the device holds, by part and in the order of their rows.
-
-    No two parts share a group; there is one until they are divided. ``merged_rows`` are the groups
-    after the last merge.
-    """
-
-    device: Gpu
-    plan: Plan
-    parts: list[list[Any]] = field(default_factory=lambda: [[]])
-    merged_rows: int = 0
-
-    def __iter__(self) -> Any:
-        return (table for part in self.parts for table in part)
-
-    def __bool__(self) -> bool:
-        return any(self.parts)
-
-    def rows(self) -> int:
-        """Groups of all tables."""
-        return sum(map(self.device.rows, self))
-
-    def nbytes(self) -> int:
-        """Device memory of all tables."""
-        return sum(map(self.device.nbytes, self))
-
-    @property
-    def can_merge(self) -> bool:
-        """Whether some part has several tables."""
-        return any(len(part) > 1 for part in self.parts)
-
-    def add(self, tables: Sequence[Any]) -> None:
-        """Add a table to each part."""
-        if not self:
-            self.parts = [[] for _ in tables]
-        for part, table in zip(self.parts, tables, strict=True):
-            part.append(table)
-
-    def merge(self) -> int:
-        """Make one table of each part; those merged before memory lacks stay so."""
-        for part in self.parts:
-            if len(part) > 1:
-                part[:] = [self.device.merged(part, self.plan)]
-        self.merged_rows = self.rows()
-        return self.merged_rows
-
-    def divide(self) -> None:
-        """Divide the only table."""
-        ((table,),) = self.parts
-        self.parts = [[piece] for piece in self.device.divided(table, self.plan, PARTS)]
-
-    def take(self) -> list[Any]:
-        """All tables, of which none stays; undivided ones follow."""
-        tables = list(self)
-        self.parts, self.merged_rows = [[]], 0
-        return tables
-
-
 class Stream:
     """The groups of the batches until now; the host engine grouped ``by_host`` of their rows."""
 
     def __init__(self, plan: Plan, device: Gpu, sizes: Sizes) -> None:
         self.plan, self.device, self.sizes = plan, device, sizes
         self.by_host = 0
-        # in the order of their rows: partials of the host
-        self.finished: list[Any] = []
-        # behind those
-        self.tables = Tables(device, plan)
+        # in the order of their rows: tables of groups as the host engine has them
+        self.finished: list[pd.DataFrame] = []
+        # behind those, on the device: by part and in the order of their rows. No two parts share a
+        # group; there is one until they are divided.
+        self.tables: list[list[Any]] = [[]]
+        # groups after the last merge
+        self.merged_rows = 0
         # a batch of the rows that the tables are of: its dtypes are theirs
         self.like: Batch = ()
-        # of tables that were too large: partials of the host, by part and in order
-        self.parts: list[list[Any]] = []
+        # of tables that were too large: tables of the host, by part and in order
+        self.parts: list[list[pd.DataFrame]] = []
         self.part_like: Batch = ()
         self.part_capacity = 0
 
@@ -178,7 +121,7 @@ class Stream:
 
     def _hold(self, batch: Batch, tables: list[Any]) -> None:
         """Keep the tables of a batch on the device, and merge what has grown."""
-        groups = sum(map(self.device.rows, tables))
+        groups = sum(map(len, tables))
         nbytes = sum(_bytes_of(each.part) * len(each) / max(len(each.part), 1) for each in batch)
         self.sizes.grouped(sum(map(len, batch)), groups, nbytes)
         # of null keys alone: the number of parts is made of the groups that are held
@@ -186,38 +129,73 @@ class Stream:
             return
         if self.like and not _are_alike(self.like[0].part, batch[0].part):
             self.spill()
-        self.tables.add(tables)
+        self._add(tables)
         self.like = batch[:1]
         # a merge releases its tables, which nothing else may keep
         tables.clear()
-        many = self.tables.rows() > max(_FEW_ROWS, 2 * self.tables.merged_rows)
-        large = 0 < self._kept < self.tables.nbytes()
-        if self.tables.can_merge and (many or large):
+        many = self._rows() > max(_FEW_ROWS, 2 * self.merged_rows)
+        large = 0 < self._kept < self._nbytes()
+        if self._can_merge() and (many or large):
             self.merge()
-            if len(self.tables.parts) == 1 and self.tables.merged_rows > MOST_GROUPS:
-                _attempt(self.tables.divide)
+            if len(self.tables) == 1 and self.merged_rows > MOST_GROUPS:
+                _attempt(self._divide)
+
+    def _add(self, tables: Sequence[Any]) -> None:
+        """Add a table to each part."""
+        if not any(self.tables):
+            self.tables = [[] for _ in tables]
+        for part, table in zip(self.tables, tables, strict=True):
+            part.append(table)
+
+    def _divide(self) -> None:
+        ((table,),) = self.tables
+        self.tables = [[piece] for piece in self.device.divided(table, self.plan, PARTS)]
+
+    def _rows(self) -> int:
+        """Groups of all tables of the device."""
+        return sum(len(table) for part in self.tables for table in part)
+
+    def _nbytes(self) -> int:
+        return sum(self.device.nbytes(table) for part in self.tables for table in part)
+
+    def _can_merge(self) -> bool:
+        return any(len(part) > 1 for part in self.tables)
 
     @property
     def _kept(self) -> int:
         """Bytes of groups that stay: those of parts are held twice one part at a time."""
-        return self.sizes.kept if len(self.tables.parts) == 1 else self.sizes.kept * 3 // 2
+        return self.sizes.kept if len(self.tables) == 1 else self.sizes.kept * 3 // 2
 
     def merge(self, last: bool = False) -> None:
         """Merge the tables of the device; where that does not fit, they leave.
 
         The last ones leave in parts only where others have left: they are whole then.
         """
-        if not self.tables.can_merge:
+        if not self._can_merge():
             return
-        merged = _attempt(self.tables.merge) is not None
+        is_merged = _attempt(self._merge_parts)
         most = max(self._kept, self.sizes.most)
-        if not merged or (not last and self.tables.nbytes() > most):
+        if not is_merged or (not last and self._nbytes() > most):
             self.leave()
+
+    def _merge_parts(self) -> bool:
+        """Make one table of each part; those merged before memory lacks stay so."""
+        for part in self.tables:
+            if len(part) > 1:
+                part[:] = [self.device.merged(part, self.plan)]
+        self.merged_rows = self._rows()
+        return True
+
+    def _take_tables(self) -> list[Any]:
+        """Give away all tables of the device; undivided ones follow."""
+        tables = [table for part in self.tables for table in part]
+        self.tables, self.merged_rows = [[]], 0
+        return tables
 
     def spill(self) -> None:
         """Move the tables of the device to the host."""
-        together = not self.tables.can_merge
-        self._to_host(self.tables.take(), together)
+        together = not self._can_merge()
+        self._to_host(self._take_tables(), together)
 
     def _to_host(self, tables: list[Any], together: bool = False) -> None:
         if together and tables:
@@ -233,9 +211,9 @@ class Stream:
 
         So what is to be merged later can be merged part by part on the device.
         """
-        rows = self.tables.rows()
-        row_bytes = self.tables.nbytes() / max(rows, 1)
-        tables = self.tables.take()
+        rows = self._rows()
+        row_bytes = self._nbytes() / max(rows, 1)
+        tables = self._take_tables()
         if not self.plan.order_sensitive and (
             not self.parts or _are_alike(self.like[0].part, self.part_like[0].part)
         ):
@@ -256,63 +234,58 @@ class Stream:
     def finish(self) -> list[Any]:
         """The partials of all rows."""
         self.merge(last=True)
-        if self.parts and self.tables:
+        if self.parts and any(self.tables):
             self.leave()
         self.spill()
         if self.parts:
             self._finish_parts()
-        return [partial for partial in self.finished if len(partial["groups"])]
+        return [{"groups": table} for table in self.finished if len(table)]
 
     def _finish_parts(self) -> None:
         """Merge the parts, as many at a time as the device takes; no two share a group."""
-        merged = []
-        rows = [sum(len(partial["groups"]) for partial in part) for part in self.parts]
+        merged: list[pd.DataFrame] = []
+        rows = [sum(map(len, part)) for part in self.parts]
         for numbers in loads(rows, self.part_capacity):
             pieces = [piece for number in numbers for piece in self.parts[number]]
             merged += [self._merged_part(pieces)] if len(pieces) > 1 else pieces
             for number in numbers:
                 self.parts[number] = []
         self.parts = []
-        tables = [piece["groups"] for piece in self._alike(merged)]
+        tables = host.alike(merged, self.plan)
         del merged
         # column by column: what is concatenated is released before the next
         groups = {
             name: pd.concat([table.pop(name) for table in tables], ignore_index=True)
             for name in list(tables[0].columns)
         }
-        self.finished.append({"groups": pd.DataFrame(groups, copy=False)})
+        self.finished.append(pd.DataFrame(groups, copy=False))
 
-    def _merged_part(self, pieces: list[Any]) -> Any:
-        """The groups of some partials of the host, by the device if they fit there."""
+    def _merged_part(self, pieces: list[pd.DataFrame]) -> Any:
+        """The groups of some tables of the host, by the device if they fit there."""
 
         def on_device() -> Any:
             tables: list[Any] = []
             # the groups may fit though the pieces do not
-            for numbers in loads([len(piece["groups"]) for piece in pieces], self.part_capacity):
-                loaded = self._alike([pieces[i] for i in numbers])
+            for numbers in loads(list(map(len, pieces)), self.part_capacity):
+                loaded = host.alike([pieces[i] for i in numbers], self.plan)
                 tables.append(self.device.from_host(loaded, self.plan))
                 tables = [self.device.merged(tables, self.plan)]
             return tables[0]
 
         table = _attempt(on_device)
         if table is None:
-            groups = [piece["groups"].reset_index(drop=True) for piece in pieces]
-            return host.combine([{"groups": each} for each in groups], self.plan)
+            partials = [{"groups": piece.reset_index(drop=True)} for piece in pieces]
+            return host.combine(partials, self.plan)["groups"]
         return self.device.to_host([table], self.plan, self.part_like)
-
-    def _alike(self, partials: list[Any]) -> list[Any]:
-        """Partials of the host with the same columns: some lack bins of exact sums."""
-        tables = host.alike([partial["groups"] for partial in partials], self.plan)
-        return [{"groups": table} for table in tables]
 
     def _grouped(self, load: Callable[[], Any]) -> Any | None:
         """The groups of what a call loads; None where device memory does not suffice."""
-        parts = len(self.tables.parts)
+        parts = len(self.tables)
         return _attempt(lambda: self.device.partial(load(), self.plan, parts))
 
     def _step_down(self, batch: Batch) -> None:
         """Group a batch for which device memory did not suffice: with less and less of it."""
-        if self.tables:
+        if any(self.tables):
             self.leave()
         tables = self._grouped(lambda: self.device.load(batch))
         if tables is not None:
@@ -324,7 +297,7 @@ class Stream:
             self.spill()
             for each in batch:
                 self.by_host += len(each)
-                self.finished.append(by_host(each, self.plan))
+                self.finished.append(by_host(each, self.plan)["groups"])
 
 
 def _attempt(make: Callable[[], Any]) -> Any | None:

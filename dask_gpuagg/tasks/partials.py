@@ -23,7 +23,15 @@ from dask.dataframe.utils import is_index_like, is_series_like
 from dask_gpuagg import exact_sums
 from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.dtypes import INTEGRAL, dtype_class, ticks_of
-from dask_gpuagg.engines import DEVICE, HOST, Engine, columns_of, engine_name, engine_of
+from dask_gpuagg.engines import (
+    DEVICE,
+    HOST,
+    Engine,
+    columns_of,
+    engine_name,
+    engine_of,
+    has_column,
+)
 from dask_gpuagg.plan import Partial, Plan, StateUse
 from dask_gpuagg.reporting.events import Fallback, FellBack, emit
 from dask_gpuagg.states import STATES
@@ -470,8 +478,7 @@ def key_of(frame: Any, by: Any) -> Any:
         return by.to_series()
     if callable(by):
         return frame.index.map(by).to_series()
-    # the frame itself is asked: cuDF would make a pandas index of its labels
-    if frame.ndim == 2 and by in frame:
+    if frame.ndim == 2 and has_column(frame, by):
         return columns_of(frame, [by])[0]
     return frame.index.get_level_values(by).to_series()
 

@@ -52,7 +52,7 @@ class Columns:
     def __init__(self) -> None:
         self.calls: list[Any] = []
 
-    def call(self, query: Query, extra: Any = (), codes: Any = None) -> Any:
+    def call(self, query: Query, extra: Any = ()) -> Any:
         held: list[Any] = []
         memory = SimpleNamespace(ptr=4096)
         made = SimpleNamespace(
@@ -61,7 +61,7 @@ class Columns:
             pieces=(Piece([SimpleNamespace()] * 4, 0, self.rows),),
             counters=Counters, allocate=lambda size: held.append(memory) or memory,
             launch=lambda *a, **k: None, launch_over=lambda *a: None,
-            spread=lambda *a: 1, codes=codes, kernels=query,
+            spread=lambda *a: 1, kernels=query,
         )  # fmt: skip
         self.calls.append(made)
         return made
@@ -244,6 +244,7 @@ def test_another_kernel_where_rows_do_not_admit_the_first(
     assert made.run.groups == 7
     assert tried[0] is decision
     assert [isinstance(d, of) for d, of in zip(tried[1:], then, strict=True)] == [True] * len(then)
+    assert not any(isinstance(d, Partitioned) and d.window for d in tried[1:])
     assert len(columns.calls) == 1
 
 
@@ -280,7 +281,7 @@ def test_values_outside_of_the_ranges_are_grouped_by_their_words(
 def test_strings_outside_of_near_codes_are_grouped_by_wider_ones(
     near_codes_do: bool, run_by: Callable[[Algorithm], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_by(lambda call, decision: done(decision, ambiguous=call.codes.near and not near_codes_do))
+    run_by(lambda call, decision: done(decision, ambiguous=not told and not near_codes_do))
     told: list[Any] = []
     near, wide = Codes(), Codes()
     near.near = True
@@ -294,7 +295,8 @@ def test_strings_outside_of_near_codes_are_grouped_by_wider_ones(
     columns: Any = Columns()
     texts = replace(SUM, keys=(KeyPart("i32", False, string=True), KeyPart("i64", False)))
     made = attempts.group(columns, texts, "pgb", False, PARTS)
-    assert made.call.codes is (near if near_codes_do else wide)
+    assert isinstance(made.keys, CodedKeys)
+    assert made.keys.numbers is (near if near_codes_do else wide)
     assert told == ([] if near_codes_do else [(texts, ("k",))])
 
 

@@ -119,7 +119,7 @@ def test_each_failed_allocation_costs_an_answer_or_nothing(name: str, once: bool
     expected = sorted_rows(dask.get(graph, keys))
     errors, held = refusals(graph, keys, expected, once)
     assert not any(held)
-    assert all((error.asked is not None) == ("Requested" in str(error)) for error in errors)
+    assert all((" asked" in str(error)) == ("Requested" in str(error)) for error in errors)
     # one failure alone never costs the answer
     assert not (once and errors)
 
@@ -146,7 +146,7 @@ def refusals(
             break
     assert n > 5
     # libcudf passes on what was asked for only where the allocator is its own
-    assert all(error.total and "free" in str(error) for error in errors)
+    assert all("free" in str(error) for error in errors)
     return errors, held
 
 

@@ -112,9 +112,12 @@ def test_text_that_nothing_else_reads_may_be_a_dictionary(folder: Path) -> None:
     reader = dd.read_parquet(folder).optimize(fuse=False).expr
     assert text_keys(reader, ["k", "s"], ["v"]) == ("s",)
     assert text_keys(reader, ["k", "s"], ["v", "s"]) == ()
-    assert text_keys(reader, ["s", len], ["v"]) == ()
+    assert text_keys(reader, ["s", len], ["v"]) == ("s",)
+    assert text_keys(reader, ["s", reader["s"] == "a"], ["v"]) == ()
     filtered = (lambda d: d[d.s != "a"])(dd.read_parquet(folder)).optimize(fuse=False).expr
     assert text_keys(filtered, ["s"], ["v"]) == ()
+    derived = dd.read_parquet(folder).assign(w=lambda d: d.v * 2).optimize(fuse=False).expr
+    assert text_keys(derived, ["s"], ["w"]) == ("s",)
 
 
 TEXTS = {
@@ -238,11 +241,9 @@ def read_by_chunks(chunks: Chunks) -> list[pd.DataFrame]:
 
 def of_a_gpu(expr: Any, by: list[Any], columns: list[str] | None) -> Chunks:
     """The chunks of readers that read ahead, as partitions of a GPU have them."""
-    plan = SimpleNamespace(
-        states=[SimpleNamespace(state="idxmin" if columns is None else "isum")],
-        order_sensitive=False,
-    )
-    query: Any = SimpleNamespace(plan=plan, frame=expr, by=by, on_device=True, shared=False)
+    plan = SimpleNamespace(states=[], order_sensitive=False, reads_labels=columns is None)
+    about = {"on_device": True, "shared": False, "predicate": None}
+    query: Any = SimpleNamespace(plan=plan, frame=expr, by=by, **about)
     made = chunked(query)
     assert made is not None
     return made
@@ -285,8 +286,8 @@ def test_what_is_computed_of_a_read_is_computed_of_its_files(
     whole = ddf.compute()
     whole = whole[whole.v > 0].assign(w=lambda f: f.v * 2)
     found = [frame_of(part, {}) for parts, _ in chunks.parts for part in parts]
-    pd.testing.assert_frame_equal(pd.concat([got for got, _ in found]), whole)
-    pd.testing.assert_series_equal(pd.concat([by[1] for _, by in found]), whole.k % 3)
+    pd.testing.assert_frame_equal(pd.concat([got for got, _, _ in found]), whole)
+    pd.testing.assert_series_equal(pd.concat([by[1] for _, by, _ in found]), whole.k % 3)
 
 
 def test_row_labels_are_those_of_dasks_partitions(

@@ -60,58 +60,54 @@ class FakeDevice:
         keys, values = columns
         made = host.partial(keys, values, pd.RangeIndex(len(keys[0])), plan)
         self._take(len(made["groups"]), "groups")
-        return [made] if parts == 1 else host.split(made, plan, parts)
+        return [made["groups"]] if parts == 1 else _split(made["groups"], plan, parts)
 
     def divided(self, table: Any, plan: Plan, parts: int) -> list[Any]:
-        self._take(2 * self.rows(table), "division")
+        self._take(2 * len(table), "division")
         self.log.append(f"divide in {parts}")
-        return host.split(table, plan, parts)
+        return _split(table, plan, parts)
 
     def merged(self, tables: list[Any], plan: Plan) -> Any:
         self.log.append(f"merge {len(tables)}")
-        self._take(sum(map(self.rows, tables)), "merge")
+        self._take(sum(map(len, tables)), "merge")
         dtypes = _key_dtypes(tables[0], plan)
-        return host.combine([_decoded(table, dtypes) for table in tables], plan)
-
-    def rows(self, table: Any) -> int:
-        return len(table["groups"])
+        return host.combine([{"groups": _decoded(t, dtypes)} for t in tables], plan)["groups"]
 
     def nbytes(self, table: Any) -> int:
-        groups = table["groups"]
-        columns = [groups[name] for name in groups.columns]
-        return host.bytes_of(columns)
+        return host.bytes_of([table[name] for name in table.columns])
 
     def to_host(self, tables: list[Any], plan: Plan, like: Batch) -> Any:
         self.log.append("leave")
-        alike = host.alike([table["groups"] for table in tables], plan)
-        whole = pd.concat(alike, ignore_index=True)
-        return _decoded({"groups": whole}, [key.dtype for key in like[0].part.keys])
+        whole = pd.concat(host.alike(tables, plan), ignore_index=True)
+        return _decoded(whole, [key.dtype for key in like[0].part.keys])
 
     def to_host_in_parts(self, table: Any, plan: Plan, like: Batch, parts: int) -> list[Any]:
-        self._take(2 * self.rows(table), "split")
+        self._take(2 * len(table), "split")
         self.log.append(f"split in {parts}")
-        whole = _decoded(table, [key.dtype for key in like[0].part.keys])
-        return host.split(whole, plan, parts)
+        return _split(_decoded(table, [key.dtype for key in like[0].part.keys]), plan, parts)
 
-    def from_host(self, partials: list[Any], plan: Plan) -> Any:
-        self._take(sum(map(self.rows, partials)), "part")
-        dtypes = _key_dtypes(partials[0], plan)
-        tables = [_decoded(each, dtypes)["groups"] for each in partials]
+    def from_host(self, tables: list[Any], plan: Plan) -> Any:
+        self._take(sum(map(len, tables)), "part")
+        dtypes = _key_dtypes(tables[0], plan)
         assert all(list(table.columns) == list(tables[0].columns) for table in tables)
-        return {"groups": pd.concat(tables, ignore_index=True)}
+        return pd.concat([_decoded(table, dtypes) for table in tables], ignore_index=True)
 
     def release(self) -> None:
         self.log.append("release")
 
 
+def _split(table: Any, plan: Plan, parts: int) -> list[Any]:
+    return [part["groups"] for part in host.split({"groups": table}, plan, parts)]
+
+
 def _key_dtypes(table: Any, plan: Plan) -> list[Any]:
-    return [table["groups"][f"k{i}"].dtype for i in range(len(plan.keys))]
+    return [table[f"k{i}"].dtype for i in range(len(plan.keys))]
 
 
 def _decoded(table: Any, dtypes: list[Any]) -> Any:
     """A table whose codes of categories are read by other dtypes: a device has no categories."""
-    groups = table["groups"].copy(deep=False)
+    groups = table.copy(deep=False)
     for i, dtype in enumerate(dtypes):
         if isinstance(dtype, pd.CategoricalDtype):
             groups[f"k{i}"] = restored(groups[f"k{i}"].cat.codes.to_numpy(), None, dtype)
-    return {"groups": groups}
+    return groups

@@ -175,10 +175,9 @@ def test_finished_partials_leave_before_partitions_are_halved(
 def test_the_error_says_what_was_asked_when_nothing_is_left(short: Short) -> None:
     short.rows = 10
     plan = plan_by_k(("sum",))
-    with pytest.raises(OutOfDeviceMemory, match="does not suffice for 125 rows") as caught:
+    text = r"does not suffice for 125 rows: 1,000 B asked, .*0 B held by finished tables"
+    with pytest.raises(OutOfDeviceMemory, match=text):
         partials_of([inputs_of(frame(1_000, 0), ["k"], plan)], plan)
-    assert caught.value.asked == 8 * 125
-    assert caught.value.held == 0
 
 
 def test_merging_takes_the_parts_where_memory_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

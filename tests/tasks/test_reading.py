@@ -50,7 +50,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def parts(run: Any, number: int) -> list[Any]:
     """Chunks.parts of tasks that call a function with their number."""
-    return [((Task(("t", i), run, i),), ((True, ("t", i)), (False, "k"))) for i in range(number)]
+    return [
+        ((Task(("t", i), run, i),), ((True, ("t", i)), (False, None), (False, "k")))
+        for i in range(number)
+    ]
 
 
 @pytest.mark.parametrize(("filesystem", "chunk"), [("fsspec", 4), ("arrow", 100)])
@@ -108,7 +111,7 @@ def test_partitions_come_in_order_and_few_wait(readers: int) -> None:
         return i
 
     with reading(parts(read, 20), readers) as frames:
-        assert [got for got, by in frames] == list(range(20))
+        assert [got for got, _, _ in frames] == list(range(20))
     assert most <= readers
 
 
@@ -165,7 +168,7 @@ def test_a_partition_is_read_again_where_memory_lacked() -> None:
         return i
 
     with reading(parts(read, 6), 2) as frames:
-        assert [frame for frame, _ in frames] == list(range(6))
+        assert [frame for frame, _, _ in frames] == list(range(6))
     assert references
 
 
@@ -226,9 +229,9 @@ def test_partials_are_merged_as_they_grow(monkeypatch: pytest.MonkeyPatch) -> No
     data = pd.DataFrame({"k": np.arange(3200), "v": np.arange(3200) / 7})
     progress = [rows_done()]
 
-    def frames() -> Iterator[tuple[pd.DataFrame, list[str]]]:
+    def frames() -> Iterator[tuple[pd.DataFrame, list[str], None]]:
         for i in range(0, 3200, 100):
-            yield data.iloc[i : i + 100], ["k"]
+            yield data.iloc[i : i + 100], ["k"], None
             progress.append(rows_done())
 
     with task(plan, "chunk") as done:
@@ -275,7 +278,7 @@ def test_a_partition_lives_no_longer_than_its_call(monkeypatch: pytest.MonkeyPat
         for i in range(4):
             gc.collect()
             assert [of() for of in references] == [None] * i
-            yield pd.DataFrame({"k": np.arange(9), "v": np.full(9, 1.0)}), ["k"]
+            yield pd.DataFrame({"k": np.arange(9), "v": np.full(9, 1.0)}), ["k"], None
 
     result = module.partials_of_stream(frames(), plan, lambda *_, **__: None)
     assert sum(float(partial["groups"]["s0.sum"].sum()) for partial in result) == 36.0
@@ -291,7 +294,7 @@ def test_chunks_of_a_cluster(client: Client, folder: Path) -> None:
 def test_readers_are_on_the_tasks_worker(client: Client) -> None:
     def run() -> set[str]:
         with reading(parts(lambda i: get_worker().address, 6), 2) as frames:
-            return {address for address, by in frames}
+            return {address for address, _, _ in frames}
 
     for worker in client.scheduler_info(n_workers=-1)["workers"]:
         assert client.submit(run, workers=[worker], pure=False).result() == {worker}

@@ -177,11 +177,6 @@ def segmented(on: Launcher, words: Words, of_row: Words, rows: int, groups: int)
     return Segments(words, of_row, starts.buffer, rows, groups)
 
 
-def rows_of_groups(on: Launcher, segments: Segments) -> int:
-    """Number of rows that belong to groups."""
-    return on.read_number(segments.starts.ptr + 4 * segments.groups)
-
-
 def quantiles(
     on: Launcher, segments: Segments, ctype: str, q: float, between: str, ticks: bool = False
 ) -> tuple[Any, Any, int]:

@@ -6,6 +6,7 @@ Nothing is launched here. Other tuning is in ``Query.threads`` and ``Query.unrol
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from dask_gpuagg.cuda.choice import partitions, tables
 from dask_gpuagg.cuda.choice.cost_model import expected_kernel_ms
@@ -21,7 +22,7 @@ from dask_gpuagg.cuda.choice.decision import (
     SpEga,
     margin,
 )
-from dask_gpuagg.cuda.choice.summary import ANY_WORD, KeySummary, null_slot
+from dask_gpuagg.cuda.choice.summary import KeySummary, null_slot
 from dask_gpuagg.cuda.query.forms import PACKED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS
@@ -40,8 +41,6 @@ _GATHERED = 0.5
 _GLOBAL_TABLE_SHARE = 0.9
 # Rows from which a second pass over them may pay.
 _PASSED_AGAIN_FROM = 1 << 20
-# Share of the bytes of copies that there was no room for: of nearly as many nobody need try again.
-_RETRY_SHARE = 0.95
 
 
 def decide(
@@ -52,14 +51,11 @@ def decide(
     forced: str = "auto",
     costs: Costs | None = None,
     values: float | None = None,
-    memory: int | None = None,
 ) -> Decision:
     """Choose the kernel of one call.
 
     Without an estimate the input is small. ``forced`` is ``auto`` or one of ``KERNELS``; ``values``
     how many of a row's values the states read and that are not null, on average, by default all.
-    Where copies of rows need more bytes of device ``memory``, the rows go to the smallest table,
-    that of ``sp_ega``; a forced kernel is not asked.
     """
     if forced not in ("auto", *KERNELS):
         raise ValueError(f"there is no kernel {forced!r}: auto, {', '.join(KERNELS)}")
@@ -71,7 +67,7 @@ def decide(
     fits = margin(estimate.groups) <= tables.shared_capacity(query, device)
     if estimate.ascending and not fits and _admits_runs(query):
         return Sgb(why=f"{estimate.groups:,} groups, keys that ascend", estimate=estimate)
-    return _cheapest(case, estimate, costs or shipped(device).costs, memory)
+    return _cheapest(case, estimate, costs or shipped(device).costs)
 
 
 def _forced(case: Case, kernel: str) -> Decision:
@@ -101,7 +97,7 @@ def _forced(case: Case, kernel: str) -> Decision:
     return tables.in_global(case, why) if decision is None else replace(decision, why="forced")
 
 
-def _cheapest(case: Case, estimate: KeySummary, costs: Costs, memory: int | None) -> Decision:
+def _cheapest(case: Case, estimate: KeySummary, costs: Costs) -> Decision:
     """The kernel that is expected to be the fastest of those that can take the groups."""
     query, rows, _, device, values = case
     expected, skewed = estimate.groups, estimate.skewed
@@ -130,12 +126,10 @@ def _cheapest(case: Case, estimate: KeySummary, costs: Costs, memory: int | None
         # not for partitions so few, each grouped at once, that folding would need more of them
         if not moved or moved.slices > 1 or moved.partitions > partitions.partitions_of_rows(case):
             candidates.append(partitions.in_partitions(case, folds=True))
-    if memory is not None:
-        candidates = [c for c in candidates if c and global_bytes(query, c) <= memory]
     if many and capacity > 0:
         candidates.append(tables.in_full_table(case, why))
     # its table does not grow where skew makes estimates too low, and is larger
-    if not any(candidates) or not (skewed or memory is not None):
+    if not skewed or not any(candidates):
         candidates.append(tables.in_global(case, why))
 
     times = [(expected_ms(query, rows, device, costs, c), c) for c in candidates if c is not None]
@@ -160,76 +154,40 @@ def expected_ms(query: Query, rows: int, device: Device, costs: Costs, decision:
     return sum(expected_kernel_ms(costs, query, rows, decision, device).values())
 
 
-def decide_again(
-    query: Query,
-    rows: int,
-    decision: Decision,
-    device: Device,
-    forced: str,
-    costs: Costs | None = None,
-    values: float | None = None,
-) -> Decision:
-    """Choose another kernel after one that the rows do not admit.
-
-    ``sgb`` found rows that are not sorted, or that it cannot sort, ``direct`` many keys outside of
-    its window.
-    """
-    if forced == decision.kernel or decision.estimate is None:
-        return decide(query, rows, decision.estimate, device, "lphga", costs, values)
-    estimate = replace(decision.estimate, ascending=False)
-    if isinstance(decision, Direct):
-        estimate = replace(estimate, bounds=ANY_WORD)
-    return decide(query, rows, estimate, device, forced, costs, values)
-
-
 def with_less_memory(
-    query: Query,
-    rows: int,
-    decision: Decision,
-    device: Device,
-    costs: Costs | None = None,
-    values: float | None = None,
+    query: Query, rows: int, decision: Decision, device: Device
 ) -> Decision | None:
-    """The best kernel of those that need less memory than a decision; None if none does.
+    """The fastest table after partitions that memory has no room for, then the smallest one.
 
-    ``why`` says what there was no room for.
+    None if no table needs less than the decision.
     """
-    estimate = decision.estimate
+    case = Case(query, rows, decision.estimate, device, query.values)
+    why = f"it needs less memory; device memory has no room for {decision.kernel}"
+    window, full = tables.in_window(case, why), None
+    if tables.shared_capacity(query, device) > 0:
+        full = tables.in_full_table(case, why)
+    fastest_first = [d for d in (window, full, tables.in_global(case, why)) if d is not None]
     if isinstance(decision, Partitioned):
-        memory = int(_RETRY_SHARE * partitions.copies_bytes(query, decision))
-        smaller = decide(query, rows, estimate, device, "auto", costs, values, memory)
-    else:
-        case = Case(query, rows, estimate, device, query.values if values is None else values)
-        why = "it needs the least memory"
-        candidates: list[Decision] = [tables.in_global(case, why)]
-        if tables.shared_capacity(query, device) > 0:
-            candidates.append(tables.in_full_table(case, why))
-        smaller = min(candidates, key=lambda table: needed_bytes(query, rows, table))
-        if needed_bytes(query, rows, smaller) >= needed_bytes(query, rows, decision):
-            return None
-    return replace(smaller, why=f"{smaller.why}; device memory has no room for {decision.kernel}")
-
-
-def global_bytes(query: Query, decision: Decision) -> int:
-    """Device memory for copies of rows, or for the table that holds the groups."""
-    match decision:
-        case Partitioned():
-            return partitions.copies_bytes(query, decision)
-        case Direct() | Lphga() | SpEga():
-            return (decision.global_slots + EXTRA_SLOTS) * sum(query.slot_bytes)
-    return 0
+        return fastest_first[0]
+    smallest = min(fastest_first, key=partial(needed_bytes, query, rows))
+    needs_less = needed_bytes(query, rows, smallest) < needed_bytes(query, rows, decision)
+    return smallest if needs_less else None
 
 
 def needed_bytes(query: Query, rows: int, decision: Decision) -> int:
     """Device memory that a call takes beside its columns and its result, roughly."""
+    groups, more = rows if decision.estimate is None else decision.estimate.groups, 0
     match decision:
+        case Partitioned():
+            row = partitions.moved_bytes(decision.partition_query(query), decision)
+            return decision.partitions * decision.capacity * row
         case Sgb():
-            groups = rows if decision.estimate is None else decision.estimate.groups
             return groups * sum(query.slot_bytes)
         case SpEga():
             # the rows that lost their first place, and the list of free slots
-            return global_bytes(query, decision) + 4 * rows + 2 * decision.global_slots
+            more = 4 * rows + 2 * decision.global_slots
         case Hgb():
             # the list of rows that found no place
-            return (decision.global_slots + EXTRA_SLOTS) * sum(query.slot_bytes) + rows // 2
-    return global_bytes(query, decision)
+            more = rows // 2
+    assert isinstance(decision, Direct | Hgb | Lphga | SpEga)
+    return (decision.global_slots + EXTRA_SLOTS) * sum(query.slot_bytes) + more

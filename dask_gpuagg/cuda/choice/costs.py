@@ -115,7 +115,17 @@ def read(path: Path, device: Device) -> Known | None:
     A file that no calibration has written is ignored with a warning.
     """
     try:
-        return _checked(json.loads(path.read_bytes()), device)
+        report = json.loads(path.read_bytes())
+        of = (report["device"], report["multiprocessors"], report["kernels"])
+        if of != (device.name, device.multiprocessors, sources_hash()):
+            return None
+        costs = report["costs"]
+        if sorted(costs) != sorted(asdict(Costs())):
+            raise ValueError("it has other constants")
+        for name, value in costs.items():
+            if not 0 < value < _PLAUSIBLE:
+                raise ValueError(f"{name} is {value!r}")
+        return Known(Costs(**costs), f"measured on {report['date']}")
     except OSError:  # not there
         return None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -125,23 +135,6 @@ def read(path: Path, device: Device) -> Known | None:
             stacklevel=2,
         )
         return None
-
-
-def _checked(report: Any, device: Device) -> Known | None:
-    """The constants of a report of this device and these kernels.
-
-    Raises where a value is missing, or none that a measurement gives.
-    """
-    of = (report["device"], report["multiprocessors"], report["kernels"])
-    if of != (device.name, device.multiprocessors, sources_hash()):
-        return None
-    costs = report["costs"]
-    if sorted(costs) != sorted(asdict(Costs())):
-        raise ValueError("it has other constants")
-    for name, value in costs.items():
-        if not 0 < value < _PLAUSIBLE:
-            raise ValueError(f"{name} is {value!r}")
-    return Known(Costs(**costs), f"measured on {report['date']}")
 
 
 def write(path: Path, device: Device, costs: Costs, more: dict[str, Any]) -> None:

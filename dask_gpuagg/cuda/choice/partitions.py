@@ -159,14 +159,15 @@ def _by_hash(case: Case, folds: bool) -> dict[str, Any] | None:
     query, rows, estimate, device, _ = case
     base = _base(query, estimate)
     skewed = estimate is not None and estimate.skewed
-    crowds = crowded_room(query, device) if skewed and not folds else 0
-    crowded = crowds > 0
+    copies, available = crowd_bytes(query), shared_bytes(device)
+    crowded = skewed and not folds and _CROWDS_OF * copies <= available
     if folds:
         # beside the slots: where the last group ends
         slot, load = _FOLD_SLOT + (8 if base is None else 4), _FOLD_LOAD
         most_slots = (fold_bytes(device) - 8) // slot // 2 * 2
     else:
-        most_slots = (crowds or shared_bytes(device)) // hashed_bytes(query, base) // 2 * 2
+        available -= copies + _CROWD_BYTES if crowded else 0
+        most_slots = available // hashed_bytes(query, base) // 2 * 2
         load = _CROWDED_LOAD if crowded else _PARTITION_LOAD
     if query.form == BY_ROW or most_slots < FEWEST_SLOTS:
         return None
@@ -195,7 +196,11 @@ def _by_hash(case: Case, folds: bool) -> dict[str, Any] | None:
             return None
         if nulls or hot:
             table = len(hot), buckets, replicas
-    counted = estimate is not None and counts_rows(estimate)
+    counted = False
+    if estimate is not None and skewed:
+        # room by a count of one row in sixteen, which runs would mislead
+        by_chance = estimate.alike + sum(share**2 for _, share in estimate.hot)
+        counted = estimate.repeats < by_chance + _IN_RUNS
     if counted:
         capacity = counted_capacity(rows, partitions, sum(share for _, share in hot))
     else:
@@ -299,12 +304,6 @@ def moved_bytes(query: Query, decision: Partitioned) -> int:
 def copied_bytes(query: Query) -> int:
     """Bytes of the values that partitions hold copies of."""
     return sum(TYPE_BYTES[value.ctype] for _, value in query.copied)
-
-
-def copies_bytes(query: Query, decision: Partitioned) -> int:
-    """Device memory that the rows' copies in all partitions take."""
-    row = moved_bytes(decision.partition_query(query), decision)
-    return decision.partitions * decision.capacity * row
 
 
 def writes_columns(query: Query, decision: Partitioned) -> bool:
@@ -477,12 +476,6 @@ def largest_in(estimate: KeySummary | None, hot: Collection[tuple[int, float]]) 
     return max([unseen, *(key[1] for key in estimate.hot if key not in hot)])
 
 
-def counts_rows(estimate: KeySummary) -> bool:
-    """Whether partitions get room by a count of one row in sixteen, which runs would mislead."""
-    by_chance = estimate.alike + sum(share**2 for _, share in estimate.hot)
-    return estimate.skewed and estimate.repeats < by_chance + _IN_RUNS
-
-
 def count_bytes(decision: Partitioned) -> int:
     """Shared memory of a block that counts rows by partition: hot keys, counters."""
     buckets = decision.hot_buckets or FEWEST_BUCKETS
@@ -508,9 +501,3 @@ def counted_capacity(rows: int, partitions: int, hot: float) -> int:
 def crowd_bytes(query: Query) -> int:
     """Shared memory of copies of crowded slots (kernels/pgb_tr/crowds.cuh): one for each lane."""
     return 32 * query.crowds * (sum(query.slot_bytes) - 8)
-
-
-def crowded_room(query: Query, device: Device) -> int:
-    """Shared memory for slots of which crowded ones get copies; 0 if it is too small for these."""
-    copies, available = crowd_bytes(query), shared_bytes(device)
-    return 0 if _CROWDS_OF * copies > available else available - copies - _CROWD_BYTES

@@ -11,10 +11,10 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextvars import ContextVar
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -92,18 +92,10 @@ def cached(unit: TranslationUnit, architecture: str) -> Compiled | None:
 def compile_source(unit: TranslationUnit, architecture: str, *more: str) -> Compiled:
     """Machine code of a translation unit from NVRTC, with ``more`` options; see ``cubin``."""
     compiler_version()  # says what is wrong where there is no NVRTC
-    return _uninterrupted(lambda: _compiled(unit, architecture, more))
-
-
-def _uninterrupted(work: Callable[[], T]) -> T:
-    """Run a call that compiles and return its result; a process that exits waits for it.
-
-    At its end a process destroys NVRTC's static objects, and a thread that still compiles corrupts
-    the heap. Python waits for threads that are no daemons; those of Dask's workers are.
-    """
-    if not threading.current_thread().daemon:
-        return work()
-    return in_own_thread(work).result()
+    work = partial(_compiled, unit, architecture, more)
+    # At its end a process destroys NVRTC's static objects, and a thread that still compiles
+    # corrupts the heap. Python waits for threads that are no daemons; those of Dask's workers are.
+    return in_own_thread(work).result() if threading.current_thread().daemon else work()
 
 
 def in_own_thread(
@@ -131,10 +123,7 @@ def in_own_thread(
 def _compiled(unit: TranslationUnit, architecture: str, more: Sequence[str]) -> Compiled:
     from cuda.bindings import nvrtc
 
-    with _program(unit.source.encode(), headers()) as program:
-        for expression in unit.kernels.values():
-            _checked(nvrtc.nvrtcAddNameExpression(program, expression.encode()))
-        _run(program, [f"--gpu-architecture={architecture}", *_OPTIONS, *more])
+    with program_of(unit, [f"--gpu-architecture={architecture}", *_OPTIONS, *more]) as program:
         # NVRTC writes into it: objects that cannot change may be shared
         code = bytearray(_checked(nvrtc.nvrtcGetCUBINSize(program)))
         _checked(nvrtc.nvrtcGetCUBIN(program, code))
@@ -146,27 +135,25 @@ def _compiled(unit: TranslationUnit, architecture: str, more: Sequence[str]) -> 
 
 
 @contextlib.contextmanager
-def _program(source: bytes, files: Mapping[str, bytes]) -> Iterator[Any]:
+def program_of(unit: TranslationUnit, options: Sequence[str]) -> Iterator[Any]:
+    """A translation unit as a program of NVRTC that is compiled, or ``CompileError``."""
     from cuda.bindings import nvrtc
 
-    names, contents = [name.encode() for name in files], list(files.values())
+    names, contents = [name.encode() for name in headers()], list(headers().values())
+    source, encoded = unit.source.encode(), [option.encode() for option in options]
     created = nvrtc.nvrtcCreateProgram(source, b"gpuagg.cu", len(names), contents, names)
     program = _checked(created)
     try:
+        for expression in unit.kernels.values():
+            _checked(nvrtc.nvrtcAddNameExpression(program, expression.encode()))
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            log = bytearray(_checked(nvrtc.nvrtcGetProgramLogSize(program)))
+            _checked(nvrtc.nvrtcGetProgramLog(program, log))
+            raise CompileError(log.decode(errors="replace").rstrip("\0 \n"))
         yield program
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-
-
-def _run(program: Any, options: Sequence[str]) -> None:
-    from cuda.bindings import nvrtc
-
-    encoded = [option.encode() for option in options]
-    (status,) = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
-    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        log = bytearray(_checked(nvrtc.nvrtcGetProgramLogSize(program)))
-        _checked(nvrtc.nvrtcGetProgramLog(program, log))
-        raise CompileError(log.decode(errors="replace").rstrip("\0 \n"))
 
 
 @cache

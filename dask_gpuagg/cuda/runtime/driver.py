@@ -48,7 +48,7 @@ def current_device() -> Device:
     """The calling thread's device, whose context is made current; ``DriverError`` without one."""
     from cuda.bindings import runtime
 
-    ordinal = _runtime(runtime.cudaGetDevice())
+    ordinal = checked(runtime.cudaGetDevice())
     # binds the primary context to this thread, which the driver's calls need
     use_device(ordinal)
     return _device(ordinal)
@@ -58,17 +58,17 @@ def use_device(ordinal: int) -> None:
     """Make a device the calling thread's own."""
     from cuda.bindings import runtime
 
-    _runtime(runtime.cudaSetDevice(ordinal))
+    checked(runtime.cudaSetDevice(ordinal))
 
 
 @cache
 def _device(ordinal: int) -> Device:
     from cuda.bindings import runtime
 
-    p = _runtime(runtime.cudaGetDeviceProperties(ordinal))
+    p = checked(runtime.cudaGetDeviceProperties(ordinal))
     attribute = runtime.cudaDeviceAttr
     clock, width = (
-        _runtime(runtime.cudaDeviceGetAttribute(of, ordinal))
+        checked(runtime.cudaDeviceGetAttribute(of, ordinal))
         for of in (attribute.cudaDevAttrMemoryClockRate, attribute.cudaDevAttrGlobalMemoryBusWidth)
     )
     return Device(
@@ -87,7 +87,7 @@ def driver_version() -> int:
     """The CUDA version that the driver supports, as 13000 for 13.0."""
     from cuda.bindings import runtime
 
-    return int(_runtime(runtime.cudaDriverGetVersion()))
+    return int(checked(runtime.cudaDriverGetVersion()))
 
 
 def unavailable() -> str | None:
@@ -184,16 +184,8 @@ def bindings() -> Any:
 
 
 def checked(returned: tuple[Any, ...]) -> Any:
-    """The first value that a call of the driver returns behind its status, or ``DriverError``."""
-    if returned[0] != bindings().CUresult.CUDA_SUCCESS:
-        raise DriverError(f"CUDA driver: {returned[0].name}", returned[0].name)
-    return returned[1] if len(returned) > 1 else None
-
-
-def _runtime(returned: tuple[Any, ...]) -> Any:
-    """The first value that a call of the CUDA runtime returns behind its status."""
-    from cuda.bindings import runtime
-
-    if returned[0] != runtime.cudaError_t.cudaSuccess:
-        raise DriverError(f"CUDA runtime: {returned[0].name}")
+    """The first value that a call of CUDA returns behind its status, or ``DriverError``."""
+    status = returned[0]
+    if status != 0:
+        raise DriverError(f"CUDA: {status.name}", status.name)
     return returned[1] if len(returned) > 1 else None

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple
@@ -26,24 +23,19 @@ from dask_gpuagg.cuda.runtime.compiler import (
 from dask_gpuagg.cuda.runtime.driver import Device, DriverError, bindings, checked
 
 
-class OneUnit:
+class OneUnit(NamedTuple):
     """A source of one translation unit, which serves all queries."""
 
-    units = (CORE,)
-
-    def __init__(self, unit: TranslationUnit) -> None:
-        self._unit = unit
+    unit: TranslationUnit
+    units: tuple[str, ...] = (CORE,)
 
     def source(self, *units: str) -> TranslationUnit:
         """The unit, as ``Query.source`` gives some of its own."""
-        return self._unit
+        return self.unit
 
 
-class _Library(NamedTuple):
-    """Machine code that is loaded, and the names of its kernels in it."""
-
-    handle: Any
-    names: dict[str, str]
+# Machine code that is loaded, and the names of its kernels in it.
+_Library = tuple[Any, dict[str, str]]
 
 
 class Kernels:
@@ -58,9 +50,6 @@ class Kernels:
         self._code: dict[str, Future[Compiled]] = {}
         self._functions: dict[str, Any] = {}
         self._lock = Lock()
-        # what is loaded is unloaded when nobody can launch it any more
-        self._loads: list[Any] = []
-        weakref.finalize(self, _retire, device, self._loads).atexit = False
 
     @property
     def query(self) -> Query:
@@ -126,8 +115,8 @@ class Kernels:
 
     def _function(self, name: str) -> Any:
         """A kernel that may use all shared memory of a block."""
-        driver, library = bindings(), self._library(unit_of(name))
-        kernel = checked(driver.cuLibraryGetKernel(library.handle, library.names[name].encode()))
+        driver, (library, names) = bindings(), self._library(unit_of(name))
+        kernel = checked(driver.cuLibraryGetKernel(library, names[name].encode()))
         attribute, ordinal = driver.CUfunction_attribute, self._device.ordinal
         static = checked(
             driver.cuKernelGetAttribute(
@@ -151,7 +140,6 @@ class Kernels:
 
     def _loaded(self, unit: str) -> _Library:
         compiled = self._compiled(unit)
-        _unload_retired(self._device)
         try:
             handle = checked(bindings().cuLibraryLoadData(compiled.code, [], [], 0, [], [], 0))
         except DriverError as error:
@@ -161,8 +149,7 @@ class Kernels:
             self._code[unit] = _finished(KernelsUnavailable(failure))
             raise KernelsUnavailable(failure) from error
         self._code.pop(unit, None)
-        self._loads.append(handle)
-        return _Library(handle, compiled.names)
+        return handle, compiled.names
 
     def _compiled(self, unit: str) -> Compiled:
         """The code of a unit; units that failed do so again without being compiled."""
@@ -208,34 +195,8 @@ def _without_memory(error: DriverError) -> KernelsUnavailable:
     return KernelsUnavailable(f"device memory does not suffice to load the kernels: {error}")
 
 
-# Loaded code of queries that were dropped, by device.
-_retired: dict[Device, deque[Any]] = {}
-
-
-def _retire(device: Device, loads: list[Any]) -> None:
-    """Note what is to be unloaded; the garbage collector calls this in the middle of anything."""
-    _retired.setdefault(device, deque()).extend(loads)
-
-
-def _unload_retired(device: Device) -> None:
-    """Unload the code of queries that were dropped, once the device has passed all kernels.
-
-    Loading calls this: it takes as long, and the thread has the device.
-    """
-    waiting = _retired.get(device)
-    if not waiting:
-        return
-    handles = []
-    # not what is retired from now on, of which kernels may have been launched later
-    for _ in range(len(waiting)):
-        with suppress(IndexError):  # another thread unloads it
-            handles.append(waiting.popleft())
-    checked(bindings().cuCtxSynchronize())
-    for handle in handles:
-        checked(bindings().cuLibraryUnload(handle))
-
-
-_known: Cache[tuple[Query, Device], Kernels] = Cache(1024)
+# Kernels stay loaded as long as the process lives: a launch may still be under way.
+_known: Cache[tuple[Query, Device], Kernels] = Cache(1 << 16)
 
 
 def kernels_of(query: Query, device: Device) -> Kernels:

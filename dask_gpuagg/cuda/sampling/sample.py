@@ -41,10 +41,6 @@ _STEPPED_GROUPS = 1000
 _Array = npt.NDArray[Any]
 
 
-class _Registers(ctypes.Structure):
-    _fields_ = [("ranks", ctypes.c_uint32 * (tuning.COUNTED_PARTS * REGISTERS))]
-
-
 class Sample:
     """A sample of a call's rows: launched at once, waited for when its numbers are read.
 
@@ -174,7 +170,7 @@ def _hot_keys(address: int, hots: int, call: Call) -> list[tuple[int, int, int]]
 
 def _counted(call: Call) -> int:
     """The number of keys by a count of every fourth row's."""
-    registers = _Registers()
+    registers = (ctypes.c_uint32 * (tuning.COUNTED_PARTS * REGISTERS))()
 
     def launch(memory: ctypes.c_void_p) -> None:
         for columns, first, end in call.pieces:

@@ -176,8 +176,7 @@ class Aggregator:
             output = reinterpreted(output, dtype)
             outputs.append(output if of is None else gather_columns([together(of)], output)[0])
         if self._encoded and isinstance(result, Aggregated):
-            rows = self.keys[0].size()
-            self.codes = plc.Column(INT32, rows, result.encode(), None, 0, 0, [])
+            self.codes = plc.Column(INT32, self.keys[0].size(), result.codes, None, 0, 0, [])
         return keys, outputs, run
 
     def _key_columns(self, result: Aggregated | libcudf.Served) -> list[plc.Column]:
@@ -326,7 +325,7 @@ class Aggregator:
 
     def exact_total_mean(self, column: plc.Column) -> None:
         """Means of such sums."""
-        self._mean("ExactMean", "ExactSum", column, None, "f64", FLOAT64)
+        self._mean("ExactMean", "ExactSum", "f64", FLOAT64, column)
 
     def exact_loss(self, column: plc.Column) -> None:
         """More than ``digits.LOSS_AT_MOST`` where the bins do not hold all of a sum."""
@@ -367,20 +366,14 @@ class Aggregator:
 
     def mean(self, column: plc.Column, counts: plc.Column | None = None) -> None:
         """Means in float64, null for groups without values; of partials from sums and counts."""
-        self._mean("Mean", "FloatSum", column, counts, "f64", FLOAT64)
+        self._mean("Mean", "FloatSum", "f64", FLOAT64, column, counts)
 
     def exact_mean(self, column: plc.Column, counts: plc.Column | None = None) -> None:
         """Means of datetimes, durations or decimals, in their type and rounded towards zero."""
-        self._mean("WideMean", "WideSum", column, counts, ctype_of(column), column.type())
+        self._mean("WideMean", "WideSum", ctype_of(column), column.type(), column, counts)
 
     def _mean(
-        self,
-        policy: str,
-        sums: str,
-        column: plc.Column,
-        counts: plc.Column | None,
-        ctype: str,
-        dtype: DataType,
+        self, policy: str, sums: str, ctype: str, dtype: DataType, column: Any, counts: Any = None
     ) -> None:
         total = self._state(sums, column)
         count = self._counted(column) if counts is None else self._state("IntegerSum", counts)

@@ -130,12 +130,6 @@ def report(
     lines += [
         f"{name:16} {before[name]:10.4g} {value:10.4g}" for name, value in asdict(fitted).items()
     ]
-    lines += ["", f"{'kernel':8} {'groups':>12} {'ms':>8} {'expected':>8}"]
-    for observation in observations:
-        expected, decision = observation.expected(fitted), observation.decision
-        groups = 0 if decision.estimate is None else decision.estimate.groups
-        ms = sum(observation.kernel_ms[name] for name in expected)
-        lines.append(f"{decision.kernel:8} {groups:12,} {ms:8.3f} {sum(expected.values()):8.3f}")
     lines.append(f"typical error of a kernel {error_of(observations, fitted):.0%}")
     return "\n".join(lines)
 

@@ -7,6 +7,7 @@ found: so it meets neither null keys nor categories, and its results need no joi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import cupy as cp
@@ -97,7 +98,7 @@ class SortedRows:
         """The values of each group in the order of the rows, nulls among them; of any type."""
         segments = sgb.sort_rows(self._on, self._address(), self._rows, self._groups)
         offsets = plc.Column(INT32, self._groups + 1, segments.starts, None, 0, 0, [])
-        size = sgb.rows_of_groups(self._on, segments)
+        size = self._on.read_number(segments.starts.ptr + 4 * self._groups)
         numbers = plc.Column(INT32, size, segments.words.buffer, None, 0, 0, [])
         (child,) = gather_columns([column], numbers, all_there=True)
         return plc.Column(LIST, self._groups, None, None, 0, 0, [offsets, child])
@@ -245,9 +246,10 @@ class Numbering:
         of_rows: plc.Column | None = None,
     ) -> None:
         self.n = n
-        self._pairs = pairs
         # an array of it only when asked for: the kernels that sort and select take the column
         self._column = of_rows
+        if pairs is not None:
+            self.rows, self.codes = pairs
         self._sorted: SortedRows | None = None
 
     @classmethod
@@ -257,23 +259,15 @@ class Numbering:
         order = cp.argsort(rows)
         return cls(len(groups[0]), (rows[order], codes[order]))
 
-    @property
+    @cached_property
     def rows(self) -> cp.ndarray:
         """The rows that belong to groups."""
-        return self._rows_and_codes()[0]
+        return cp.flatnonzero(array_of(self._column) >= 0).astype(cp.int32)
 
-    @property
+    @cached_property
     def codes(self) -> cp.ndarray:
         """The numbers of their groups."""
-        return self._rows_and_codes()[1]
-
-    def _rows_and_codes(self) -> tuple[cp.ndarray, cp.ndarray]:
-        if self._pairs is None:  # only when asked for: a sort needs the codes of all rows
-            assert self._column is not None
-            codes = array_of(self._column)
-            rows = cp.flatnonzero(codes >= 0).astype(cp.int32)
-            self._pairs = (rows, codes[rows])
-        return self._pairs
+        return array_of(self._column)[self.rows]
 
     def sorted(self, rows: int) -> SortedRows:
         """All rows, this many, for the kernels that select and sort."""

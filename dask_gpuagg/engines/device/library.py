@@ -224,11 +224,6 @@ def _parameters_of(output: Output, ticks: bool) -> tuple[Any, Any]:
     return parameters.get("q", 0.5), parameters.get("interpolation", between)
 
 
-def _is_chrono(dtype: Any) -> bool:
-    """Whether values are ticks, and so are their quantiles."""
-    return dtype_class(dtype) in TEMPORAL
-
-
 def _is_sorted(output: Output, dtype: Any, rows: int) -> bool:
     """Whether the kernels that sort make an output; the others are libcudf's and CuPy's."""
     if rows > sgb.ROWS_AT_MOST:
@@ -246,7 +241,8 @@ def _is_sorted(output: Output, dtype: Any, rows: int) -> bool:
 def _output_of_rows(output: Output, numbering: Numbering, values: Any, paired: bool) -> Any:
     """One output from the values of all distinct pairs, or of whole rows."""
     name, dtype, rows = output.aggregation, values.dtype, len(values)
-    ticks = _is_chrono(dtype)
+    # quantiles of ticks are ticks
+    ticks = dtype_class(dtype) in TEMPORAL
     q, between = _parameters_of(output, ticks)
 
     def by_sorting() -> plc.Column:
@@ -302,7 +298,7 @@ def _quantile(numbering: Numbering, values: Any, q: float, interpolation: str) -
             f"a quantile of {taken.size():,} rows in one partition: at most {_SORTED_ROWS:,} are"
             " sorted. Repartition the collection into smaller partitions"
         )
-    ticks, q = _is_chrono(values.dtype), min(max(q, 0.0), 1.0)
+    ticks, q = dtype_class(values.dtype) in TEMPORAL, min(max(q, 0.0), 1.0)
     # float64 would lose the last digits of ticks
     numbers = plc.unary.bit_cast(taken, INT64) if ticks else plc.unary.cast(taken, FLOAT64)
     ascending, starts = _ascending(numbering, numbers)

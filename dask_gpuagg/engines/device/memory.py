@@ -34,29 +34,9 @@ _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 class OutOfDeviceMemory(MemoryError):
     """Device memory did not suffice for the smallest step of a task.
 
-    Attributes
-    ----------
-    asked : int or None
-        Bytes of the allocation that failed, where the allocator says it.
-    free, total : int or None
-        Bytes of the device that no process has taken, and all of them.
-    held : int
-        Bytes of the finished tables of the task.
+    The message has the bytes of the allocation that failed, where the allocator says it, those of
+    the device that are free and all of them, and those of the finished tables of the task.
     """
-
-    def __init__(
-        self,
-        message: str,
-        asked: int | None = None,
-        free: int | None = None,
-        total: int | None = None,
-        held: int = 0,
-    ) -> None:
-        super().__init__(message)
-        self.asked, self.free, self.total, self.held = asked, free, total, held
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return OutOfDeviceMemory, (str(self), self.asked, self.free, self.total, self.held)
 
 
 def out_of_memory(what: str, refused: str, held: int = 0) -> OutOfDeviceMemory:
@@ -64,18 +44,17 @@ def out_of_memory(what: str, refused: str, held: int = 0) -> OutOfDeviceMemory:
 
     ``refused`` is the allocator's message, ``held`` the bytes of the task's finished tables.
     """
-    free, total = free_and_total()
-    asked, limit = asked_bytes(refused), limit_of_resource()
     sizes = []
-    if asked is not None:
+    if (asked := asked_bytes(refused)) is not None:
         sizes.append(f"{size_text(asked)} asked")
-    if free is not None and total is not None:
+    if (cupy := _imported("cupy")) is not None:
+        free, total = cupy.cuda.Device().mem_info
         sizes.append(f"{size_text(free)} of {size_text(total)} free")
-    if limit is not None:
+    if (limit := limit_of_resource()) is not None:
         sizes.append(f"RMM's resource is limited to {size_text(limit)}")
     sizes.append(f"{size_text(held)} held by finished tables of this task")
     message = f"device memory does not suffice for {what}: {', '.join(sizes)} ({refused})"
-    return OutOfDeviceMemory(message, asked, free, total, held)
+    return OutOfDeviceMemory(message)
 
 
 def asked_bytes(message: str) -> int | None:
@@ -90,15 +69,6 @@ def asked_bytes(message: str) -> int | None:
 def _imported(name: str) -> Any | None:
     """A module that this process uses already; the host engine never imports those of a GPU."""
     return importlib.import_module(name) if name in sys.modules else None
-
-
-def free_and_total() -> tuple[int | None, int | None]:
-    """Bytes of the device that are free, and all; None without a device."""
-    cupy = _imported("cupy")
-    if cupy is None:
-        return None, None
-    free, total = cupy.cuda.Device().mem_info
-    return int(free), int(total)
 
 
 def resources() -> Iterator[Any]:

@@ -22,25 +22,17 @@ PARTS = 16
 def combine(engine: Any, partials: Sequence[Partial], plan: Plan, owned: bool) -> Partial:
     """Merge partials into one; those that are ``owned`` may be emptied."""
     tables, least = _stacked(engine, partials, plan, owned)
-    return _merged(
-        engine,
-        lambda: engine.combine_tables(tables, plan, least),
-        lambda: combined_in_parts(engine, tables, plan, PARTS, least),
-        tables,
-        plan,
-    )
+    at_once = partial(engine.combine_tables, tables, plan, least)
+    in_parts = partial(combined_in_parts, engine, tables, plan, PARTS, least)
+    return _merged(engine, tables, plan, at_once, in_parts)
 
 
 def finalize(engine: Any, partials: Sequence[Partial], plan: Plan, meta: Any, owned: bool) -> Any:
     """Merge partials and compute the outputs; those that are ``owned`` may leave the device."""
     tables, least = _stacked(engine, partials, plan, owned)
-    return _merged(
-        engine,
-        lambda: engine.finalize_tables(tables, plan, meta, least),
-        lambda: finalized_in_parts(engine, tables, plan, meta, PARTS, owned, least),
-        tables,
-        plan,
-    )
+    at_once = partial(engine.finalize_tables, tables, plan, meta, least)
+    in_parts = partial(finalized_in_parts, engine, tables, plan, meta, PARTS, owned, least)
+    return _merged(engine, tables, plan, at_once, in_parts)
 
 
 def _stacked(
@@ -68,14 +60,9 @@ def _stacked(
     return [{"groups": stacked}], least
 
 
-def _merged(
-    engine: Any,
-    at_once: Callable[[], T],
-    in_parts: Callable[[], T],
-    tables: list[Partial],
-    plan: Plan,
-) -> T:
-    """Merge tables by the first way for which memory suffices."""
+def _merged(engine: Any, tables: list[Partial], plan: Plan, *ways: Callable[[], T]) -> T:
+    """Merge tables at once, or in parts where memory does not suffice."""
+    at_once, in_parts = ways
     rows = sum(len(next(iter(table.values()))) for table in tables)
     return within_memory(
         f"merging {len(tables):,} partials of {rows:,} rows",
@@ -89,9 +76,12 @@ def combined_in_parts(
     engine: Any, tables: list[Partial], plan: Plan, parts: int, least: int | None = None
 ) -> Partial:
     """Combine one part of the key hashes after the other, the others on the host."""
-    spilled = []
-    for pieces in parts_on_host(engine, tables, plan, parts):
-        spilled.append(Spilled.of(engine.combine_tables(pieces(), plan, _least_of_part(least))))
+    # of a part nothing is known, if a group may have several rows
+    least = None if least is None else 0
+    spilled = [
+        Spilled.of(engine.combine_tables(pieces(), plan, least))
+        for pieces in parts_on_host(engine, tables, plan, parts)
+    ]
     restored = [part.restored() for part in spilled]
     names = [table.name for table in plan.tables]
     stacked = {name: engine.alike([part[name] for part in restored], plan) for name in names}
@@ -108,25 +98,12 @@ def finalized_in_parts(
     least: int | None = None,
 ) -> Any:
     """Compute the outputs of one part of the key hashes after the other."""
-    spilled = []
-    for pieces in parts_on_host(engine, tables, plan, parts, owned):
-        output = engine.finalize_tables(pieces(), plan, meta, _least_of_part(least))
-        spilled.append(Spilled.of(output))
+    least = None if least is None else 0
+    spilled = [
+        Spilled.of(engine.finalize_tables(pieces(), plan, meta, least))
+        for pieces in parts_on_host(engine, tables, plan, parts, owned)
+    ]
     return engine.concatenated_outputs([part.restored() for part in spilled], plan, meta)
-
-
-def _least_of_part(least: int | None) -> int | None:
-    """Lower bound of the groups of a part, if a group may have several rows: nothing is known."""
-    return None if least is None else 0
-
-
-def _slices(tables: Partial, number: int) -> Iterator[Partial]:
-    """The rows of each table in so many slices, in their order."""
-    for i in range(number):
-        yield {
-            name: table.iloc[len(table) * i // number : len(table) * (i + 1) // number]
-            for name, table in tables.items()
-        }
 
 
 def parts_on_host(
@@ -148,8 +125,17 @@ def parts_on_host(
         for rows in _slices(bring_table(), -(-parts // len(bring_back))):
             for of_part, piece in zip(spilled, engine.split(rows, plan, parts, True), strict=True):
                 of_part.append(Spilled.of(piece))
+    return [partial(_restored, pieces) for pieces in spilled]
 
-    def bring(pieces: list[Spilled[Partial]]) -> Callable[[], list[Partial]]:
-        return lambda: [piece.restored() for piece in pieces]
 
-    return [bring(pieces) for pieces in spilled]
+def _restored(pieces: list[Spilled[Partial]]) -> list[Partial]:
+    return [piece.restored() for piece in pieces]
+
+
+def _slices(tables: Partial, number: int) -> Iterator[Partial]:
+    """The rows of each table in so many slices, in their order."""
+    for i in range(number):
+        yield {
+            name: table.iloc[len(table) * i // number : len(table) * (i + 1) // number]
+            for name, table in tables.items()
+        }

@@ -111,7 +111,9 @@ def _places(rows: int, stride: int) -> plc.Column:
 
 def aim(samples: Sequence[Any], plan: Plan) -> Brackets:
     """Brackets from the samples of all chunks."""
-    rows = stack([_cast(sampled, plan) for sampled in samples])
+    # in the dtypes that all partitions have together
+    dtypes = {f"v{c}": plan.columns[c].dtype for c in plan.rows}
+    rows = stack([t.assign(**{n: cast(t[n], dtypes[n]) for n in dtypes}) for t in samples])
     groups, codes = _numbered(keys_of(rows), not plan.dropna or plan.drops_late)
     ends = []
     for target in targets(plan):
@@ -126,12 +128,6 @@ def aim(samples: Sequence[Any], plan: Plan) -> Brackets:
         ends.append(_array(words, width).reshape(-1, 2).copy())
     sampled = counts_of(codes[codes >= 0], len(groups))
     return Brackets(groups, ends, others=True, inside=share_inside(cp.asnumpy(sampled)))
-
-
-def _cast(sampled: Any, plan: Plan) -> Any:
-    """Samples in the dtypes that all partitions have together."""
-    values = {f"v{c}": cast(sampled[f"v{c}"], plan.columns[c].dtype) for c in plan.rows}
-    return table({name: sampled[name] for name in names_of(sampled)} | values)
 
 
 def count(keys: Sequence[Any], columns: Sequence[Any], brackets: Brackets, plan: Plan) -> Counted:
@@ -162,7 +158,7 @@ def _counted(column: plc.Column, codes: cp.ndarray, ends: cp.ndarray, target: Ta
             if number <= room:
                 break
             room = number
-    sides = _bytes(counts).view(cp.uint64)[: SIDES * groups]
+    sides = cp.asarray(counts).view(cp.uint64)[: SIDES * groups]
     columns = {
         "g": _array(candidates.of_row, 4)[:number],
         "w": _array(candidates.words, width)[:number],
@@ -308,13 +304,9 @@ def _chunk(column: plc.Column, codes: cp.ndarray, groups: int) -> Chunk:
     return Chunk(column_struct(column), codes.data.ptr, column.size(), groups, 0)
 
 
-def _bytes(buffer: Any) -> cp.ndarray:
-    """A buffer of rmm as an array, not copied."""
-    return cp.asarray(buffer).view(cp.uint8)
-
-
 def _array(words: Words, width: int) -> cp.ndarray:
-    data = _bytes(words.buffer)  # one byte for no words
+    """Words as an array, not copied."""
+    data = cp.asarray(words.buffer).view(cp.uint8)  # one byte for no words
     return data[: data.size // width * width].view(f"u{width}")
 
 

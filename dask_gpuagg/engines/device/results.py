@@ -153,7 +153,10 @@ def result_of(
     """
     columns = [as_column(key, dtype) for key, dtype in zip(keys, dtypes, strict=True)]
     for output, promised in zip(outputs, shape.dtypes, strict=True):
-        columns.append(as_column(_as_promised(output, promised)))
+        # where the values are other numbers than promised
+        if promised.kind in "biuf":
+            output = as_type(output, dtype_to_pylibcudf_type(promised))
+        columns.append(as_column(output))
     return _framed(columns, shape)
 
 
@@ -189,13 +192,6 @@ def _accessor_of(labels: pd.Index) -> ColumnAccessor:
         return frame._data
 
     return _accessors.of(key, make)
-
-
-def _as_promised(column: plc.Column, dtype: Any) -> plc.Column:
-    """Cast to the type of a promised number, where the values are other numbers."""
-    if dtype.kind not in "biuf":
-        return column
-    return as_type(column, dtype_to_pylibcudf_type(dtype))
 
 
 def _cast(column: Any, dtype: Any) -> Any:

@@ -294,7 +294,8 @@ def split(tables: Partial, plan: Plan, buckets: int, second: bool = False) -> li
     """Divide a partial by key hash into one partial per output; see ``host.split``."""
     parts: list[Partial] = [{} for _ in range(buckets)]
     for name, table in tables.items():
-        of_row = _buckets_of(table, plan, buckets, second)
+        keys = [column_at(table, f"k{i}") for i in range(len(plan.keys))]
+        of_row = bucket_of(keys, buckets, second)
         if buckets <= _FEW_BUCKETS:
             for j, part in enumerate(parts):
                 part[name] = rows_where(table, of_row == j)
@@ -302,26 +303,25 @@ def split(tables: Partial, plan: Plan, buckets: int, second: bool = False) -> li
         order, ends = _order_of(of_row, buckets)
         for part, (start, end) in zip(parts, _spans(ends), strict=True):
             # not slices of one table: each would keep all of it in memory
-            part[name] = _taken(table, order[start:end])
+            rows = column_of(order[start:end])
+            part[name] = _like(table, gather_columns(_views(table), rows, all_there=True))
     return parts
 
 
-def ordered(table: Any, plan: Plan, buckets: int) -> tuple[Any, list[int]]:
-    """A table in the order of the outputs of ``split``, and where the rows of each end."""
-    order, ends = _order_of(_buckets_of(table, plan, buckets, False), buckets)
-    return _taken(table, order), ends
-
-
-def hash_partitioned(table: Any, keys: int, parts: int) -> list[Any]:
-    """A table divided by the hash of its first columns, as slices of one.
+def hash_partitioned(table: Any, keys: int, parts: int) -> tuple[Any, list[int]]:
+    """A table in the order of its parts by the hash of its first columns, and where each ends.
 
     By libcudf's own hash, which is not that of ``split``: equal values are in one part only where
     their dtypes are equal. The order of the rows is lost.
     """
     columns = plc.Table(_views(table))
     parted, starts = plc.partitioning.hash_partition(columns, list(range(keys)), parts)
-    ordered = _like(table, parted.columns())
-    return [ordered.iloc[a:b] for a, b in _spans([*starts[1:parts], len(ordered)])]
+    return _like(table, parted.columns()), [*starts[1:parts], len(table)]
+
+
+def slices(table: Any, ends: Sequence[int]) -> list[Any]:
+    """A table in slices, which keep all of it in memory."""
+    return [table.iloc[start:end] for start, end in _spans(ends)]
 
 
 def _order_of(of_row: cp.ndarray, buckets: int) -> tuple[cp.ndarray, list[int]]:
@@ -333,11 +333,6 @@ def _order_of(of_row: cp.ndarray, buckets: int) -> tuple[cp.ndarray, list[int]]:
 
 def _spans(ends: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip([0, *ends[:-1]], ends, strict=True))
-
-
-def _buckets_of(table: Any, plan: Plan, buckets: int, second: bool) -> cp.ndarray:
-    keys = [column_at(table, f"k{i}") for i in range(len(plan.keys))]
-    return bucket_of(keys, buckets, second)
 
 
 def rows_where(table: Any, rows: cp.ndarray) -> Any:
@@ -379,11 +374,6 @@ def _nullable_key(keys: Sequence[Any], plan: Plan) -> int | None:
         i for i, key in enumerate(keys) if isinstance(key.dtype, np.dtype) and is_own(key.dtype)
     )
     return next(fixed, None)
-
-
-def _taken(table: Any, rows: cp.ndarray) -> Any:
-    """Rows of a table by number."""
-    return _like(table, gather_columns(_views(table), column_of(rows), all_there=True))
 
 
 def _views(table: Any) -> list[plc.Column]:

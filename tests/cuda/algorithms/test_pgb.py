@@ -17,11 +17,11 @@ from dask_gpuagg.cuda.query.forms import BY_ROW, CODED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import PRESENT, KernelOutput, KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime.driver import Device
+from tests.cuda.choice.test_choose import H200
+from tests.cuda.choice.test_tables import FIVE, SUM
 
-H200 = Device(0, "H200", "sm_90", 132, 232_448)
 A100 = Device(0, "A100", "sm_80", 108, 166_912)
 WORD = KeyPart("i64", masked=False)
-SUM = Query((WORD,), False, (ValuePart("f64", False),), (KernelState("FloatSum", (0,)),), ())
 WIDE = Query((WORD,), False, (ValuePart("i128", True),), (KernelState("WideSum", (0,)),), ())
 
 
@@ -357,21 +357,13 @@ def test_keys_by_row_are_not_partitioned() -> None:
     assert decided(replace(strings, chosen=BY_ROW), 1_000_000).kernel == "lphga"
 
 
-MINIMA = replace(
-    SUM,
-    inputs=(ValuePart("f64", False), ValuePart("f32", False)),
-    states=(KernelState("FloatSum", (0,)), KernelState("Size"), KernelState("Min", (0,), "f64"),
-            KernelState("Max", (0,), "f64"), KernelState("FloatSum", (1,))),
-)  # fmt: skip
-
-
 def even_keys(groups: int) -> KeySummary:
     """An estimate of keys that lie in no narrow range."""
     return KeySummary(groups, groups, 0.0, 0.0, bounds=(0, 10**12))
 
 
 @pytest.mark.parametrize("device", [H200, A100], ids=lambda d: d.name)
-@pytest.mark.parametrize("query", [SUM, MINIMA, WIDE], ids=["sum", "five", "decimal"])
+@pytest.mark.parametrize("query", [SUM, FIVE, WIDE], ids=["sum", "five", "decimal"])
 @pytest.mark.parametrize("rows", [10**6, 10**7, 10**8])
 @pytest.mark.parametrize("share", [0.01, 0.2, 0.5, 1.0])
 def test_folded_partitions_fit(share: float, rows: int, query: Query, device: Device) -> None:
@@ -398,7 +390,7 @@ def test_many_states_of_groups_of_few_rows_are_folded() -> None:
         return choose.decide(query, 10**8, even_keys(groups), H200).kernel
 
     assert kernel(SUM, 1 << 24) == "pgb"
-    assert [kernel(MINIMA, 1 << i) for i in (16, 20, 22, 24, 26)] == ["pgb"] * 3 + ["pgb_fold"] * 2
+    assert [kernel(FIVE, 1 << i) for i in (16, 20, 22, 24, 26)] == ["pgb"] * 3 + ["pgb_fold"] * 2
 
 
 def unlike_keys(groups: int, *hot: tuple[int, float]) -> KeySummary:
@@ -408,7 +400,7 @@ def unlike_keys(groups: int, *hot: tuple[int, float]) -> KeySummary:
 def test_skewed_keys_are_folded() -> None:
     """Of all that a warp adds up no more than a fourth of a partition's rows are one key's."""
     told = (word(0), 0.05), (word(1), 2e-4), (word(2), 1e-4), (word(3), 1.5e-5)
-    decision = choose.decide(MINIMA, 10**8, unlike_keys(1 << 24, *told), H200)
+    decision = choose.decide(FIVE, 10**8, unlike_keys(1 << 24, *told), H200)
     assert (decision.kernel, decision.counted) == ("pgb_fold", True)
     assert 1e-4 < 0.25 * (1 - 0.05) / decision.partitions < 2e-4
     assert decision.hot == (word(0), word(1))
@@ -420,7 +412,7 @@ def test_skewed_keys_are_folded() -> None:
 def test_a_frequent_key_left_in_a_partition_is_not_folded(share: float, folded: bool) -> None:
     """Two hotter ones have its bucket, and a turn of its partition has places for 65,000 rows."""
     told = (word(0), 0.02), (word(0) + 1, 0.01), (word(0) + 2, share)
-    decision = choose.decide(MINIMA, 10**8, unlike_keys(1 << 24, *told), H200)
+    decision = choose.decide(FIVE, 10**8, unlike_keys(1 << 24, *told), H200)
     assert decision.hot == (word(0), word(0) + 1)
     assert (decision.kernel == "pgb_fold") == folded
 
@@ -430,9 +422,9 @@ def test_unreported_keys_may_be_as_frequent_as_the_last_reported(
     share: float, folded: bool
 ) -> None:
     told = [(word(i), share) for i in range(tuning.HOT_AT_MOST)]
-    few = choose.decide(MINIMA, 10**8, unlike_keys(1 << 24, *told[:-1]), H200)
+    few = choose.decide(FIVE, 10**8, unlike_keys(1 << 24, *told[:-1]), H200)
     assert few.kernel == "pgb_fold"
-    decision = choose.decide(MINIMA, 10**8, unlike_keys(1 << 24, *told), H200)
+    decision = choose.decide(FIVE, 10**8, unlike_keys(1 << 24, *told), H200)
     assert (decision.kernel == "pgb_fold") == folded
 
 
@@ -440,28 +432,28 @@ def test_rows_with_too_small_a_sample_are_not_folded() -> None:
     """Of so many it misses keys with more rows than a turn has places for."""
     for rows, kernel in ((250_000_000, "pgb_fold"), (280_000_000, "lphga")):
         skewed, even = unlike_keys(1 << 24), even_keys(1 << 24)
-        assert choose.decide(MINIMA, rows, skewed, H200, "pgb_fold").kernel == kernel
-        assert choose.decide(MINIMA, rows, even, H200, "pgb_fold").kernel == "pgb_fold"
+        assert choose.decide(FIVE, rows, skewed, H200, "pgb_fold").kernel == kernel
+        assert choose.decide(FIVE, rows, even, H200, "pgb_fold").kernel == "pgb_fold"
 
 
 def test_skewed_keys_in_runs_are_folded_where_their_partitions_have_room() -> None:
     estimate = replace(unlike_keys(1 << 24, (word(0), 0.05)), repeats=0.5)
-    folded = choose.decide(MINIMA, 10**8, estimate, H200, "pgb_fold")
+    folded = choose.decide(FIVE, 10**8, estimate, H200, "pgb_fold")
     assert (folded.kernel, folded.counted) == ("pgb_fold", False)
     assert partitioning.most_rows(folded) == folded.capacity <= partitioning.FOLD_ROWS
     estimate = replace(estimate, alike=1e-4)
-    assert choose.decide(MINIMA, 10**8, estimate, H200, "pgb_fold").kernel == "lphga"
+    assert choose.decide(FIVE, 10**8, estimate, H200, "pgb_fold").kernel == "lphga"
 
 
 def test_states_of_several_columns_are_not_folded() -> None:
     merged = replace(
-        MINIMA,
+        FIVE,
         inputs=(ValuePart("f64", False),) * 3,
         states=(KernelState("MergedMoments", (0, 1, 2)),),
     )
     assert not merged.can_fold
     assert not {"fold", "fold_narrow"} & set(merged.units)
-    assert {"fold", "fold_narrow"} < set(MINIMA.units)
+    assert {"fold", "fold_narrow"} < set(FIVE.units)
     made = choose.decide(merged, 10**8, even_keys(1 << 24), H200, "pgb_fold")
     assert made.kernel == "lphga"
     assert "pgb_fold" not in choose.decide(merged, 10**8, even_keys(1 << 24), H200).why

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from dask_gpuagg.cuda.algorithms import select as selection
-from dask_gpuagg.cuda.query.tuning import SIDES
 
 Array = np.ndarray[Any, Any]
 
@@ -121,11 +120,3 @@ def test_distinct_values_are_counted_the_faster_way(
     rows_: int, groups: int, width: int, ours: float, sort: float
 ) -> None:
     assert selection.divides(rows_, groups, width) == (ours < sort)
-
-
-@pytest.mark.parametrize("groups", [1, 3, 81, 82, 1000, 65_536])
-def test_copies_of_counts(groups: int) -> None:
-    copies = selection.copies_of(groups)
-    assert 1 <= copies <= 32
-    assert copies & (copies - 1) == 0
-    assert copies == 1 or 4 * SIDES * groups * copies <= 32 << 10

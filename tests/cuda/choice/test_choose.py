@@ -12,9 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.choice.choose import decide
-from dask_gpuagg.cuda.choice.costs import shipped
-from dask_gpuagg.cuda.choice.decision import Hgb, Lphga, Partitioned, SpEga, safe_slots
-from dask_gpuagg.cuda.choice.partitions import copies_bytes
+from dask_gpuagg.cuda.choice.decision import Hgb, Lphga, SpEga, safe_slots
 from dask_gpuagg.cuda.choice.summary import (
     SAMPLED_FROM,
     SEGMENTS,
@@ -193,26 +191,6 @@ def test_a_table_of_sp_ega_has_no_more_slots_than_rows() -> None:
     made = decide(query(SUM), 10**6, exact(10**6), H200, "sp_ega")
     assert isinstance(made, SpEga)
     assert made.global_slots == 10**6
-
-
-@pytest.mark.parametrize("groups", [10**6, 10**7, 6 * 10**7])
-def test_sp_ega_where_copies_of_the_rows_do_not_fit(groups: int) -> None:
-    of = query(SUM, KernelState("Max", (0,), "f64"))
-    rows, costs = 10**8, shipped(H200).costs
-
-    def kernel(memory: int | None) -> str:
-        return decide(of, rows, exact(groups), H200, "auto", costs, memory=memory).kernel
-
-    free = decide(of, rows, exact(groups), H200)
-    assert isinstance(free, Partitioned)
-    copies = copies_bytes(of, free)
-    assert copies >= 16 * rows
-    assert kernel(None) == kernel(copies) == free.kernel
-    assert kernel(15 * rows) == kernel(0) == "sp_ega"
-
-
-def test_few_groups_need_no_memory() -> None:
-    assert decide(query(SUM), 10**8, exact(1_000), H200, memory=0).kernel == "hgb"
 
 
 # ---- safe_slots --------------------------------------------------------------------------------

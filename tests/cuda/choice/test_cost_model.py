@@ -22,13 +22,13 @@ from dask_gpuagg.cuda.query.forms import STEPPED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime.driver import Device
+from tests.cuda.choice.test_tables import SUM
 from tests.cuda.specialisations import Builder
 
 H200 = Device(0, "NVIDIA H200", "sm_90", 132, 232_448)
 COSTS = shipped(H200).costs
 KERNELS = tuple(name for name in choose.KERNELS if name != "sgb")
 KEY = KeyPart("i64", False)
-SUM = Query((KEY,), False, (ValuePart("f64", False),), (KernelState("FloatSum", (0,)),), ())
 MEASURED = cases(RESULT)
 GATHERED = json.loads(RESULT.with_name("gathered.json").read_text())["cells"]
 

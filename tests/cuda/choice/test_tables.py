@@ -1,4 +1,4 @@
-"""Keys from a narrow range: which window, and when slots go by distance."""
+"""Tables: windows of keys from a narrow range, and those for which memory suffices."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda.choice.choose import decide, decide_again
-from dask_gpuagg.cuda.choice.decision import Direct, Partitioned
+from dask_gpuagg.cuda.choice.choose import decide, needed_bytes, with_less_memory
+from dask_gpuagg.cuda.choice.decision import Decision, Direct, Partitioned, SpEga
 from dask_gpuagg.cuda.choice.summary import ANY_WORD, EMPTY_PLAIN, KeySummary, window
 from dask_gpuagg.cuda.choice.tables import direct_bytes
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KernelState, KeyPart, ValuePart
-from tests.cuda.choice.test_choose import H200, POLICIES, query
+from tests.cuda.choice.test_choose import H200, POLICIES, exact, query
 
 SUM = query(KernelState("FloatSum", (0,)))
 GOLDEN, WORD = 0x9E3779B97F4A7C15, 1 << 64
@@ -146,9 +146,31 @@ def test_states_that_do_not_fit_go_to_partitions() -> None:
     assert decide(FIVE, 10**8, dense(8_000, skewed=True), H200, "direct").kernel == "lphga"
 
 
-def test_another_kernel_where_keys_lie_outside() -> None:
-    made = decide(SUM, 10**8, dense(20_000), H200)
-    again = decide_again(SUM, 10**8, made, H200, "auto")
-    assert not isinstance(again, Direct)
-    assert not (isinstance(again, Partitioned) and again.window)
-    assert decide_again(SUM, 10**8, made, H200, "direct").kernel == "lphga"
+# ---- less memory ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("groups", [10**6, 10**7])
+def test_rows_whose_copies_have_no_room_go_to_one_table(groups: int) -> None:
+    first = decide(SUM, 10**8, exact(groups), H200)
+    assert isinstance(first, Partitioned)
+    less = with_less_memory(SUM, 10**8, first, H200)
+    assert isinstance(less, SpEga)
+    assert needed_bytes(SUM, 10**8, less) < needed_bytes(SUM, 10**8, first)
+    assert less.why.endswith(f"device memory has no room for {first.kernel}")
+
+
+def test_dense_keys_keep_slots_of_their_own() -> None:
+    partitions = decide(SUM, 10**8, dense(1_500_000), H200, "pgb")
+    assert isinstance(partitions, Partitioned)
+    assert partitions.window
+    assert isinstance(with_less_memory(SUM, 10**8, partitions, H200), Direct)
+
+
+def test_none_needs_less_than_the_smallest_table() -> None:
+    decision: Decision | None = decide(SUM, 10**8, exact(6 * 10**7), H200)
+    tried = []
+    while decision is not None:
+        tried.append(decision)
+        decision = with_less_memory(SUM, 10**8, decision, H200)
+    assert len(tried) >= 2
+    assert "device memory has no room for" in tried[-1].why

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from dask_gpuagg.cuda.query.instantiations import UNITS, TranslationUnit
-from dask_gpuagg.cuda.query.structs import STRUCTS, Args
+from dask_gpuagg.cuda.query.structs import STRUCTS
 from dask_gpuagg.cuda.runtime.compiler import compile_source, headers
 
 
@@ -36,10 +36,3 @@ def test_no_file_of_kernels_has_a_struct_of_the_table() -> None:
     for name, content in headers().items():
         if name != "structs.cuh":
             assert not set(re.findall(r"struct (\w+) {", content.decode())) & set(STRUCTS), name
-
-
-def test_structs_are_made_by_place_and_by_name() -> None:
-    args = Args(rows=3, spill=1 << 40)
-    args.target.slots = 7
-    again = Args.from_buffer_copy(args)
-    assert (again.rows, again.spill, again.target.slots, again.table.words) == (3, 1 << 40, 7, None)

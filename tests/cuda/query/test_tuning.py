@@ -32,12 +32,3 @@ def test_no_header_has_a_constant_of_the_same_name() -> None:
 def test_heavy_states_take_smaller_blocks(heavy: int, threads: int) -> None:
     query = replace(TABLE["1 aggregation by int64"], states=(KernelState("Size"),) * heavy)
     assert query.threads == threads
-
-
-@pytest.mark.parametrize("states", [0, 1, 2, 8, 100])
-def test_crowds_are_a_power_of_two(states: int) -> None:
-    query = replace(TABLE["1 aggregation by int64"], states=(KernelState("WideSum"),) * states)
-    slots, state_bytes = query.crowds, 16 * states
-    assert 1 <= slots <= 16
-    assert slots & (slots - 1) == 0
-    assert slots == 1 or slots * state_bytes <= 512

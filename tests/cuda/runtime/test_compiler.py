@@ -114,10 +114,7 @@ def test_translates(name: str) -> None:
     """
     unit = TABLE[name].source(*own_units(name))
     options = ("--gpu-architecture=compute_90", *FAST, *compiler._OPTIONS)
-    with compiler._program(unit.source.encode(), headers()) as program:
-        for expression in unit.kernels.values():
-            nvrtc.nvrtcAddNameExpression(program, expression.encode())
-        compiler._run(program, options)
+    with compiler.program_of(unit, options) as program:
         _, size = nvrtc.nvrtcGetPTXSize(program)
         ptx = bytearray(size)
         nvrtc.nvrtcGetPTX(program, ptx)
@@ -275,16 +272,14 @@ import threading
 from dask_gpuagg.cuda.runtime import compiler
 from tests.cuda.specialisations import TABLE
 
-run, begun = compiler._run, threading.Event()
+compiled, begun = compiler._compiled, threading.Event()
 
-def watched(program, options):
-    if "sm_90" in options[0]:
-        begun.set()
-    run(program, options)
-    if "sm_90" in options[0]:
-        print("compiled", flush=True)
+def watched(*given):
+    begun.set()
+    compiled(*given)
+    print("compiled", flush=True)
 
-compiler._run = watched
+compiler._compiled = watched
 unit = TABLE["5 aggregations by int64"].source("hgb")
 threading.Thread(target=compiler.compile_source, args=(unit, "sm_90"), daemon=True).start()
 begun.wait(60)

@@ -15,33 +15,14 @@ from dask_gpuagg.cuda.choice import choose, costs
 from dask_gpuagg.cuda.choice.cost_model import Observation, error_of, fit, plain
 from dask_gpuagg.cuda.choice.costs import Costs
 from dask_gpuagg.cuda.choice.summary import KeySummary
-from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import KernelState, KeyPart, ValuePart
 from dask_gpuagg.cuda.runtime import driver
 from dask_gpuagg.cuda.runtime.driver import Device
 from dask_gpuagg.engines.device import calibrate
 from dask_gpuagg.engines.device.calibrate import EXPERIMENTS, Experiment
+from tests.cuda.choice.test_tables import FIVE, SUM
 
 H200 = Device(0, "NVIDIA H200", "sm_90", 132, 232_448)
 START = costs.shipped(H200).costs
-SUM = Query(
-    (KeyPart("i64", False),),
-    False,
-    (ValuePart("f64", False),),
-    (KernelState("FloatSum", (0,)),),
-    (),
-)
-FIVE = replace(
-    SUM,
-    inputs=(*SUM.inputs, ValuePart("f32", False)),
-    states=(
-        KernelState("FloatSum", (0,)),
-        KernelState("Size"),
-        KernelState("Min", (0,), "f64"),
-        KernelState("Max", (0,), "f64"),
-        KernelState("FloatSum", (1,)),
-    ),
-)
 # what the experiments do not show
 FIXED = ("l2_megabytes", "same_ps")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import pickle
 import sys
 import weakref
 from collections.abc import Iterator
@@ -59,7 +58,6 @@ def test_the_first_message_is_the_errors() -> None:
     steps = [lambda: failing("first", seen), lambda: failing("second", seen)]
     with pytest.raises(OutOfDeviceMemory, match=r"does not suffice for 9 rows: .*first") as caught:
         first_that_fits(steps, lambda refused: out_of_memory("9 rows", refused, held=3 << 30))
-    assert caught.value.held == 3 << 30
     assert "3.0 GiB held by finished tables" in str(caught.value)
     assert [of() for of in seen] == [None, None]
 
@@ -73,7 +71,7 @@ def test_an_error_that_knows_its_sizes_is_raised_as_it_is() -> None:
     with pytest.raises(OutOfDeviceMemory) as caught:
         first_that_fits([lambda: failing("whole", []), inner], MemoryError)
     assert caught.value is known
-    assert caught.value.asked == 512
+    assert "512 B asked" in str(caught.value)
 
 
 def test_other_errors_are_raised_at_once() -> None:
@@ -95,12 +93,6 @@ def test_other_errors_are_raised_at_once() -> None:
 )  # fmt: skip
 def test_bytes_of_the_allocation_by_its_message(message: str, expected: int | None) -> None:
     assert asked_bytes(message) == expected
-
-
-def test_the_error_travels_between_workers() -> None:
-    error = out_of_memory("9 rows", "Requested bytes 512", held=10)
-    other = pickle.loads(pickle.dumps(error))
-    assert (str(other), other.asked, other.held) == (str(error), 512, 10)
 
 
 def test_the_limit_of_a_resource_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
