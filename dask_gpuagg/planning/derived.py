@@ -39,13 +39,17 @@ class _LeftToDask(Exception):
 
 
 def with_derived(query: GroupByQuery) -> GroupByQuery:
-    """The query on columns that one kernel computes of each partition, with its filter.
+    """The query on derived columns; those of the host are computed as fast by pandas."""
+    return derived_at_once(query) if query.on_device else query
 
-    The query as it is where nothing is computed, where Dask's tasks have to, and on the host, whose
-    operations read memory as fast.
+
+def derived_at_once(query: GroupByQuery) -> GroupByQuery:
+    """The query on columns that are computed of each partition at once, with its filter.
+
+    The query as it is where nothing is computed, and where Dask's own tasks have to.
     """
     plan = query.plan
-    if not query.on_device or query.frame.ndim != 2 or plan.reads_labels:
+    if query.frame.ndim != 2 or plan.reads_labels:
         return query
     reader = _Reader()
     columns: dict[str, Tree] = {}
