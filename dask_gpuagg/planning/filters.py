@@ -26,7 +26,7 @@ from dask_gpuagg.tasks.tasks import blanked
 # Steps that may be computed for rows that leave, and the kinds of their dtypes: they cost little,
 # and no value makes them fail. Arrow's arrays check for overflow.
 _NUMBERS, _COMPARED = "biuf", "biufmM"
-_STEPS: dict[type, str] = {
+STEPS: dict[type, str] = {
     **dict.fromkeys((E.Add, E.Sub, E.Mul, E.Div, E.Mod, E.FloorDiv), _NUMBERS),
     **dict.fromkeys((E.Abs, E.Neg, E.Pos, E.Round, E.Clip), _NUMBERS),
     **dict.fromkeys((E.Fillna, E.Where, E.Mask), _NUMBERS),
@@ -39,8 +39,18 @@ _OF_COLUMNS = (A.PropertyMap, A.FunctionMap)
 # operands that take the place of values
 _REPLACING = {E.Fillna: ("value",), E.Where: ("other",), E.Mask: ("other",)}
 _REPLACING |= {E.Clip: ("lower", "upper")}
-_OF_TIMES = {"year", "month", "day", "hour", "minute", "second", "quarter", "weekday", "dayofweek"}
-_OF_TIMES |= {"dayofyear", "floor"}
+METHODS_OF_TIMES = {
+    "year",
+    "month",
+    "day",
+    "hour",
+    "minute",
+    "second",
+    "quarter",
+    "weekday",
+    "dayofweek",
+}
+METHODS_OF_TIMES |= {"dayofyear", "floor"}
 # these name columns of any dtype
 _NAMING = (E.Projection, E.Assign, E.RenameFrame, E.RenameSeries, E.ColumnsSetter)
 
@@ -73,7 +83,7 @@ def text_of(node: Any) -> str:
         return node._operator_repr + (f"({inner})" if isinstance(node.frame, E.Binop) else inner)
     if isinstance(node, _OF_COLUMNS):
         return f"{text_of(node.frame)}.{node.accessor}.{node.attr}"
-    if type(node) in _STEPS:
+    if type(node) in STEPS:
         return f"{text_of(node.operands[0])}.{type(node).__name__.lower()}(…)"
     return str(node.columns[0]) if _has_rows(node) else "…"
 
@@ -156,7 +166,7 @@ def _blanked(column: Any, mask: Expr, step: Any) -> Any:
         return column
     if isinstance(step, _OF_COLUMNS):
         return Blanked(column, mask, "MO")
-    return column if type(column) in _STEPS else Blanked(column, mask, "O")
+    return column if type(column) in STEPS else Blanked(column, mask, "O")
 
 
 def _has_rows(operand: Any) -> bool:
@@ -166,7 +176,7 @@ def _has_rows(operand: Any) -> bool:
 def _is_step(node: Any) -> bool:
     if isinstance(node, E.RenameSeries):
         return is_scalar(node.operand("index"))  # others rename rows
-    return type(node) in _STEPS or isinstance(node, (*_NAMING, Blanked))
+    return type(node) in STEPS or isinstance(node, (*_NAMING, Blanked))
 
 
 def _suits_all_rows(node: Any) -> bool:
@@ -177,10 +187,10 @@ def _suits_all_rows(node: Any) -> bool:
     dtypes = [column._meta.dtype for column in columns if column.ndim == 1]
     if len(dtypes) < len(columns):
         return False
-    if not all(isinstance(d, np.dtype) and d.kind in _STEPS[type(node)] for d in dtypes):
+    if not all(isinstance(d, np.dtype) and d.kind in STEPS[type(node)] for d in dtypes):
         return False
     if isinstance(node, _OF_COLUMNS):
-        return bool(node.accessor == "dt" and node.attr in _OF_TIMES)
+        return bool(node.accessor == "dt" and node.attr in METHODS_OF_TIMES)
     # of integers a quotient by zero has another dtype
     if isinstance(node, E.Mod | E.FloorDiv):
         return not isinstance(node.right, Expr) and bool(node.right)
