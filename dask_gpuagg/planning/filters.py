@@ -37,7 +37,11 @@ STEPS: dict[type, str] = {
 }
 _OF_COLUMNS = (A.PropertyMap, A.FunctionMap)
 # operands that take the place of values
-_REPLACING = {E.Fillna: ("value",), E.Where: ("other",), E.Mask: ("other",)}
+_REPLACING: dict[type, tuple[str, ...]] = {
+    E.Fillna: ("value",),
+    E.Where: ("other",),
+    E.Mask: ("other",),
+}
 _REPLACING |= {E.Clip: ("lower", "upper")}
 METHODS_OF_TIMES = {
     "year",
@@ -80,7 +84,8 @@ def text_of(node: Any) -> str:
         return f"{left} {node._operator_repr} {right}"
     if isinstance(node, E.Unaryop):
         inner = text_of(node.frame)
-        return node._operator_repr + (f"({inner})" if isinstance(node.frame, E.Binop) else inner)
+        bracketed = f"({inner})" if isinstance(node.frame, E.Binop) else inner
+        return f"{node._operator_repr}{bracketed}"
     if isinstance(node, _OF_COLUMNS):
         return f"{text_of(node.frame)}.{node.accessor}.{node.attr}"
     if type(node) in STEPS:
@@ -175,7 +180,7 @@ def _has_rows(operand: Any) -> bool:
 
 def _is_step(node: Any) -> bool:
     if isinstance(node, E.RenameSeries):
-        return is_scalar(node.operand("index"))  # others rename rows
+        return bool(is_scalar(node.operand("index")))  # others rename rows
     return type(node) in STEPS or isinstance(node, (*_NAMING, Blanked))
 
 

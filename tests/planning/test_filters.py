@@ -115,9 +115,10 @@ def test_every_step_is_tried() -> None:
 def test_a_step_above_a_filter(kind: type) -> None:
     kinds = "M" if kind in (A.PropertyMap, A.FunctionMap) else STEPS[kind]
     numpy = {name: dtype.kind for name, dtype in DATA.dtypes.items() if dtype in PLAIN}
-    names = [name for name, of in numpy.items() if of in kinds]
-    names = [name for name in names if name not in LEFT_OUT.get(kind, ())]
-    columns = {f"z{name}": name for name in names}
+    left_out = LEFT_OUT.get(kind, ())
+    columns = {
+        f"z{name}": name for name, of in numpy.items() if of in kinds and name not in left_out
+    }
 
     def query(f: Any, **options: Any) -> Any:
         e = f[f.keep]
@@ -130,12 +131,7 @@ def test_a_step_above_a_filter(kind: type) -> None:
 
 
 MOVED: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "before": (lambda f: f.assign(z=f.i * 2)[f.keep].groupby("k").z.sum(), "keep"),
     "key": (lambda f: (lambda e: e.groupby(e.t.dt.year).i.sum())(f[f.keep]), "keep"),
-    "null keys": (
-        lambda f: (lambda e: e.groupby(e.t.dt.month, dropna=False).i.sum())(f[f.keep]),
-        "keep",
-    ),
     "column": (lambda f: f.i[f.keep].groupby(f.k[f.keep]).sum(), "keep"),
     "labels": (lambda f: f[f.keep].groupby("k").f.idxmax(), "keep"),
     "masked": (lambda f: f[f.nb].groupby("k").i.sum(), "nb"),
@@ -147,13 +143,9 @@ MOVED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "text": (lambda f: f[(f.s == "a") & ~(f.i > 3)].groupby("k").i.sum(), "(s == 'a') & ~(i > 3)"),
     "list": (lambda f: f[f.i.isin([1, 2, 3])].groupby("k").i.agg(list), "i.isin(…)"),
     "none stays": (lambda f: f[f.i > 99].groupby("k").i.sum(), "i > 99"),
-    "wide": (lambda f: wide(f[f.keep]).groupby("k")[WIDE].sum(), "keep"),
+    "wide": (lambda f: f[f.keep].assign(**WIDE).groupby("k")[[*WIDE]].sum(), "keep"),
 }
-WIDE = [f"w{j}" for j in range(34)]
-
-
-def wide(frame: Any) -> Any:
-    return frame.assign(**{name: frame.i + j for j, name in enumerate(WIDE)})
+WIDE = dict.fromkeys((f"w{j}" for j in range(34)), 2)
 
 
 @pytest.mark.parametrize("name", MOVED)
@@ -162,33 +154,25 @@ def test_a_filter_is_taken_out(name: str) -> None:
     ddf = held()
     compare(query, ddf)
     assert where(query(ddf)) == expected
-    assert ("where" in str(dask_gpuagg.explain(query(ddf)))) == bool(expected)
+    assert "where" in str(dask_gpuagg.explain(query(ddf)))
 
 
 LEFT: dict[str, Callable[[Any], Any]] = {
     # other dtypes: integers beyond 2**53 would be rounded
     "null integers": derived("big", lambda c: c.where(c % 3 != 0)),
-    "other dtype": derived("big", lambda c: c.mask(c % 3 == 0, 0.5)),
     "clipped": derived("i", lambda c: c.clip(2.5)),
     "by zero": derived("i", lambda c: c % 0),
     "by a column": derived("i", lambda c: c // c),
-    # steps that are not listed
-    "power": derived("i", lambda c: c**2),
-    "cast": derived("i", lambda c: c.astype("float64")),
     "function": lambda f: f[f.keep].groupby(lambda label: label % 3).i.sum(),
-    # other rows
     "frame": lambda f: f[["k", "i"]][f[["k", "i"]] > 1].groupby("k").i.sum(),
-    "masks": lambda f: (
-        (lambda e: e.assign(z=e.i + 1)[e.ab])(f[f.nb].rename(columns={})).groupby("k").z.sum()
-    ),
+    "masks": lambda f: (lambda e: e.assign(i=1)[e.ab].groupby("k").i.sum())(f[f.nb].assign(u=1)),
 }
 
 
 @pytest.mark.parametrize("name", LEFT)
 def test_a_filter_stays(name: str) -> None:
     ddf = held()
-    if name != "masks":
-        compare(LEFT[name], ddf)
+    compare(LEFT[name], ddf)
     assert where(LEFT[name](ddf)) == ""
 
 
@@ -205,8 +189,7 @@ def test_objects_for_promised_numbers(bad: Any) -> None:
     query = derived("i", lambda c: abs(-c * 2).clip(1, 9))
     ddf = held(pieces)
     assert where(query(ddf)) == "keep"
-    expected = query(DATA)
-    pd.testing.assert_series_equal(query(ddf).compute().sort_index(), expected, check_dtype=False)
+    assert query(ddf).compute().sort_index().tolist() == query(DATA).tolist()
 
 
 def test_an_object_that_is_no_mask_raises() -> None:

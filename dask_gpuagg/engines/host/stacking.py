@@ -108,7 +108,8 @@ def _rows_where(mask: pd.Series) -> Array:
     if mask.dtype == bool or not len(mask):
         return np.flatnonzero(mask)
     numbers = pd.DataFrame({"row": np.arange(len(mask))}, mask.index)
-    return numbers[mask]["row"].to_numpy()
+    rows: Array = numbers[mask]["row"].to_numpy()
+    return rows
 
 
 def stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
