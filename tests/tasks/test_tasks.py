@@ -14,7 +14,7 @@ from dask_gpuagg.tasks.tasks import ROWS_OF_A_SAMPLE, KeySample, gpuagg_sample
 def sample(pdf: pd.DataFrame, by: list[str], dropna: bool = True) -> KeySample:
     keys = tuple(Column(label, pdf[label].dtype) for label in by)
     plan = Plan(keys, (), (StateUse("size", ()),), (), dropna=dropna)
-    part = ((), ((True, "frame"), *((False, label) for label in by)))
+    part = ((), ((True, "frame"), (False, None), *((False, label) for label in by)))
     return gpuagg_sample(Chunk((part,), {"frame": pdf}, 0), plan)
 
 
