@@ -9,6 +9,7 @@ import pytest
 
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.dtypes import DTYPE_CLASSES
+from dask_gpuagg.planning.filters import METHODS_OF_TIMES, STEPS
 from tests.running import ROOT
 
 
@@ -41,3 +42,10 @@ def test_tables_say_what_the_records_say(tables: Any) -> None:
         assert marked == record.accepts
         assert words[1:4] == [record.summary, record.null_rule, record.kind.value]
         assert words[4].startswith("yes") is record.in_agg
+
+
+def test_steps_above_a_filter_are_listed(tables: Any) -> None:
+    table = tables.steps_table().replace("\\|", "or")
+    listed = [name for row in rows_of(table)[2:] for name in row[0].split(", ")]
+    assert {"`+`", "`or`", "`fillna`", "`notnull`", "`.dt.year`"} <= set(listed)
+    assert len(listed) == len(STEPS) - 2 + len(METHODS_OF_TIMES)

@@ -31,6 +31,7 @@ from dask_gpuagg.planning.chunks import (
     Routing,
     unprojected,
 )
+from dask_gpuagg.planning.filters import Blanked
 from dask_gpuagg.planning.nodes import Promised
 from dask_gpuagg.planning.route import (
     BYTES_ON_HOST,
@@ -69,7 +70,8 @@ GROUPS_OF_DEVICE = 1 << 16
 # What costs little beside counting rows: it is done to a partition once for each pass.
 _CHEAP = (
     *(E.Projection, E.Filter, E.Assign, E.Binop, E.Unaryop, E.Between, E.Isin, E.Fillna),
-    *(E.RenameFrame, E.RenameSeries, E.Index, E.ToSeriesIndex, FromPandas, nodes.DerivedColumns),
+    *(E.RenameFrame, E.RenameSeries, E.Index, E.ToSeriesIndex, FromPandas),
+    *(Blanked, nodes.DerivedColumns),
 )
 # Bins of an exact sum, of values that differ by a factor of a million.
 _BINS = 3

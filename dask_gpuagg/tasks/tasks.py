@@ -47,6 +47,8 @@ from dask_gpuagg.tasks.reading import Chunk, reading, show_progress
 
 # rows that show all of a few groups; two samples of millions share some dozens
 ROWS_OF_A_SAMPLE = 1 << 15
+# times between which pandas fails with no property of times
+_YEARS = ("1700", "2200")
 # columns of a table of pieces: the output a piece belongs to, the partition it comes from, bytes
 PARTITION, ORDER, PIECE = "_partitions", "order", "piece"
 
@@ -65,6 +67,26 @@ def gpuagg_partial(frame: Any, mask: Any, *by: Any, plan: Plan) -> Partial:
         read(done, [part], plan)
         done.groups = rows_of(partial)
         return partial
+
+
+def blanked(column: Any, mask: Any, kinds: str) -> Any:
+    """Task: a column of such a kind of dtype with ones for the rows that are to leave.
+
+    One whose times are all near ours stays as it is.
+    """
+    dtype = column.dtype
+    if not isinstance(dtype, np.dtype) or dtype.kind not in kinds:
+        return column
+    values = column.to_numpy()
+    if dtype.kind == "M":
+        # the ticks of a null are the lowest
+        first, last = (np.datetime64(year).astype(dtype).view("i8") for year in _YEARS)
+        ticks = values.view("i8")
+        if first <= ticks.min(initial=last) and ticks.max(initial=first) <= last:
+            return column
+    stays = mask.array.to_numpy(bool, na_value=False)
+    of_all = np.where(stays, values, np.ones(1, dtype))
+    return pd.Series(of_all, column.index, dtype, column.name)
 
 
 def gpuagg_direct(frame: Any, mask: Any, *by: Any, plan: Plan, shape: Any) -> Any:

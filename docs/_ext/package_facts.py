@@ -17,7 +17,13 @@ from pathlib import Path
 import pandas as pd
 import result_tables
 from dask.dataframe import from_pandas
-from package_tables import device_table, meaning_table, settings_table, support_table
+from package_tables import (
+    device_table,
+    meaning_table,
+    settings_table,
+    steps_table,
+    support_table,
+)
 from sphinx.application import Sphinx
 
 import dask_gpuagg
@@ -89,6 +95,7 @@ def _write(app: Sphinx) -> None:
         "meaning.md": meaning_table(),
         "configuration.md": settings_table(),
         "device.md": device_table(),
+        "steps.md": steps_table(),
         "plan_sum.md": plan_picture("sum"),
         "plan_median.md": plan_picture("median"),
         **result_tables.parts(),

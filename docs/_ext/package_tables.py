@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.dtypes import DEVICE_CLASSES, DTYPE_CLASSES
 from dask_gpuagg.engines.device.support import device_classes
+from dask_gpuagg.planning.filters import METHODS_OF_TIMES, STEPS
 from dask_gpuagg.settings import SETTINGS
 
 
@@ -50,6 +51,29 @@ def settings_table() -> str:
         setting_of = f"[`gpuagg.{name}`](#gpuagg-{name})"
         rows.append([setting_of, f"`{default}`", setting.allowed, variable])
     return markdown(["setting", "default", "values", "environment"], rows)
+
+
+# words for the kinds of dtypes of numpy
+_COLUMNS = {
+    "biuf": "numbers and booleans",
+    "biufmM": "numbers, booleans, times and durations",
+    "b": "booleans",
+    "iM": "times",
+}
+
+
+def steps_table() -> str:
+    """Steps that may be above a filter, by the columns that they take."""
+    steps: dict[str, list[str]] = {}
+    for kind, dtypes in STEPS.items():
+        name = getattr(kind, "_operator_repr", kind.__name__.lower())
+        steps.setdefault(dtypes, []).append(name)
+    steps["iM"] = [f".dt.{name}" for name in sorted(METHODS_OF_TIMES)]
+    rows = [
+        [", ".join(f"`{name}`".replace("|", "\\|") for name in names), _COLUMNS[dtypes]]
+        for dtypes, names in steps.items()
+    ]
+    return markdown(["steps", "of columns of"], rows)
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

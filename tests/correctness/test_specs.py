@@ -113,6 +113,14 @@ def test_custom_aggregation_alone():
         pd.testing.assert_series_equal(result, want, check_names=False)
 
 
+def test_custom_aggregation_beyond_the_promised_dtype():
+    total = dd.Aggregation("total", lambda g: g.sum(), lambda sums: sums.sum())
+    numbers = pd.DataFrame({"k": [1, 2] * 20, "x": np.full(40, 200, "uint8")})
+    query = partitioned(numbers, 3).groupby("k")["x"].agg(total)
+    assert query._meta.dtype == "uint8"
+    assert query.compute().sort_index().tolist() == [4_000, 4_000]
+
+
 @pytest.mark.parametrize(
     "function", [np.var, np.std, "var"], ids=lambda f: getattr(f, "__name__", f)
 )

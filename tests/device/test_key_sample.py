@@ -31,7 +31,7 @@ def test_distinct_keys_are_in_pandas(by: list[str], dropna: bool) -> None:
     made: Any = cudf.DataFrame(frame())
     keys = tuple(Column(label, made[label].dtype) for label in by)
     plan = Plan(keys, (), (StateUse("size", ()),), (), dropna=dropna)
-    part = ((), ((True, "frame"), *((False, label) for label in by)))
+    part = ((), ((True, "frame"), (False, None), *((False, label) for label in by)))
     found = gpuagg_sample(Chunk((part,), {"frame": made}, 0), plan)
     expected = frame()[by].iloc[::4].drop_duplicates()
     expected = expected.dropna() if dropna else expected

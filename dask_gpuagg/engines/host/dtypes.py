@@ -282,7 +282,10 @@ def conform(values: Any, dtype: Any, output: Output) -> Any:
         or (output.kind is Kind.WHOLE and series.dtype == np.float64 and narrow_float)
     ):
         return series.array
-    return series.astype(dtype).array
+    cast = series.astype(dtype)
+    # metadata of a user's function is made of few and small values
+    fits = rule != "custom" or cast.astype(series.dtype).equals(series)
+    return cast.array if fits else series.array
 
 
 def _rounded(value: Any, dtype: Any) -> Any:
