@@ -220,7 +220,7 @@ def region_of(roots: Sequence[Expr], readers: tuple[type, ...]) -> tuple[list[Ex
 def chunked(query: GroupByQuery) -> Chunks | None:
     """Divide the input of a query into chunks; ``None`` where each partition is a task."""
     plan, by, device = query.plan, query.by, query.on_device
-    if settings().chunk.partitions == 1 or query.frame.npartitions == 1:
+    if settings().chunk.partitions == 1 or query.frame.npartitions == 1 or query.reduced:
         return None
     streamed = not device and settings().engine == "device" and stays_on_host(plan) is None
     # row labels are Dask's, and users' functions may write to what they are given
@@ -366,7 +366,8 @@ class GroupByQuery:
     """A logical group-by: its plan, its input and what the user asked of its merging.
 
     A key is a label, an expression or a callable; ``meta`` is the empty result. ``shared`` says
-    whether another part of the same computation reads the input.
+    whether another part of the same computation reads the input. The partitions of a frame that is
+    ``reduced`` are partials.
     """
 
     plan: Plan
@@ -376,6 +377,7 @@ class GroupByQuery:
     split_every: Any
     shuffle_method: str | None
     shared: bool = False
+    reduced: bool = False
 
     @property
     def on_device(self) -> bool:

@@ -57,7 +57,8 @@ from dask_gpuagg.states import STATES
 __all__ = [
     "NAME", "alike", "bytes_of", "combine", "common_dtype", "compatible", "concatenated_outputs",
     "direct", "direct_of_frame", "divided", "divided_outputs", "finalize", "of_categories",
-    "partial", "restored", "sampled", "shape_of", "split", "stack", "stacked", "within_memory",
+    "partial", "regrouped", "restored", "sampled", "shape_of", "split", "stack", "stacked",
+    "within_memory",
 ]  # fmt: skip
 
 NAME = "host"
@@ -143,6 +144,11 @@ def combine(partials: Sequence[Partial], plan: Plan, owned: bool = False) -> Par
                 table = _table([key.take(codes) for key in groups.keys], fields)
         tables[layout.name] = table
     return tables
+
+
+def regrouped(tables: Partial, plan: Plan) -> Partial:
+    """Merge the rows of each group; see ``Engine.regrouped``."""
+    return combine([tables], plan)
 
 
 def finalize(
