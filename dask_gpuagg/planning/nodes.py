@@ -242,11 +242,11 @@ class GroupByJoined(GroupByNode):
         return layer
 
 
-class GroupByJoinSide(GroupByNode, Blockwise):
+class GroupByJoinSide(GroupByNode):
     """Partials of one side of a merge, joined with the partitions of the other side.
 
-    One side or the other has one partition, which all tasks read. ``reason`` says why rows are
-    reduced before they are merged.
+    One side or the other has one partition, which all tasks read: Dask would compute it in each of
+    them, were they fused. ``reason`` says why rows are reduced before they are merged.
     """
 
     _parameters = ["frame", "other", "plan", "join", "reason"]
@@ -255,14 +255,13 @@ class GroupByJoinSide(GroupByNode, Blockwise):
     def _number(self) -> int:
         return max(int(self.frame.npartitions), int(self.other.npartitions))
 
-    def _broadcast_dep(self, dep: Expr) -> bool:
-        # a side that all tasks read is read by a task of its own
-        return False
-
-    def _task(self, name: Any, index: int) -> Task:
-        sides = (self.frame, self.other)
-        refs = (TaskRef((side._name, min(index, side.npartitions - 1))) for side in sides)
-        return Task(name, gpuagg_join_side, *refs, self.plan, self.join)
+    def _layer(self) -> dict[Any, Task]:
+        layer = {}
+        for i, key in enumerate(_keys_of(self)):
+            sides = (self.frame, self.other)
+            refs = (TaskRef((side._name, min(i, side.npartitions - 1))) for side in sides)
+            layer[key] = Task(key, gpuagg_join_side, *refs, self.plan, self.join)
+        return layer
 
 
 class GroupByExchange(GroupByNode):

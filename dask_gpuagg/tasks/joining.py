@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from dask.dataframe.multi import merge_chunk
 
-from dask_gpuagg.engines import engine_of
+from dask_gpuagg.engines import DEVICE, engine_name, engine_of
 from dask_gpuagg.plan import Partial, Plan
 from dask_gpuagg.reporting.runs import task
 from dask_gpuagg.tasks.partials import DTYPES, labelled, rows_of, tables_of, unify
@@ -91,9 +91,11 @@ def _joined(groups: Any, other: Any, plan: Plan, join: Join) -> Any:
     """The groups of a partial by the keys of a plan, of which several rows may be alike."""
     own = groups[[f"k{i}" for i in range(len(join.own))]]
     own.columns = list(join.own)
-    own[_ROW] = np.arange(len(own))
+    own = own.assign(**{_ROW: np.arange(len(own))})
     other = other[[label for label, _ in join.other]]
     other.columns = [name for _, name in join.other]
+    if engine_name(other) == DEVICE:
+        other = other.nans_to_nulls()  # as the keys of a partial
     merged = join(own, other)
     fields = groups[[name for name in groups.columns if name.startswith("s")]]
     table = fields.take(merged[_ROW]).reset_index(drop=True)
