@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,8 @@ from dask.dataframe.dask_expr._merge import Merge
 
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import dtypes_of
+from dask_gpuagg.engines.device.support import device_refusal
+from dask_gpuagg.frontend.metadata import is_cudf
 from dask_gpuagg.plan import Column
 from dask_gpuagg.planning.chunks import GroupByQuery
 from dask_gpuagg.planning.eager import Side, is_mergeable, reduced_by
@@ -23,35 +25,35 @@ _LEFT_SIDES = {"left": (True,), "right": (False,), "inner": (True, False)}
 
 def sides_below(query: GroupByQuery) -> tuple[list[Side], str] | None:
     """The sides of merges to reduce, from the group-by down, and how far; None for none."""
-    stack = [[side] for side in _sides(query)] if is_mergeable(query.plan) else []
-    while stack:
-        sides = stack.pop()
-        below = [[*sides, side] for side in _sides(sides[-1].reduced)]
-        if below:
-            stack += below
-        elif reason := reduced_by(sides):
-            return sides, reason
-    return None
+    if not is_mergeable(query.plan):
+        return None
+    sides: list[Side] = []
+    while (side := _side_below(query)) is not None:
+        sides.append(side)
+        query = side.reduced
+    reason = reduced_by(sides) if sides else None
+    return None if reason is None else (sides, reason)
 
 
-def _sides(query: GroupByQuery) -> Iterator[Side]:
-    """The sides of the merge below a query that have all values; that of more partitions last."""
+def _side_below(query: GroupByQuery) -> Side | None:
+    """The side of the merge below a query that has all values; that of more partitions first."""
     merge, places = _places(query.frame)
     if merge is None or not _is_by_columns(merge):
-        return
+        return None
     of_keys = [_places(b) if isinstance(b, Expr) else (merge, {b: places.get(b)}) for b in query.by]
     keys = [next(iter(of_key.values()), None) for _, of_key in of_keys]
     values = [places.get(column.label) for column in query.plan.columns]
     same = all(other is not None and other._name == merge._name for other, _ in of_keys)
     if not same or None in keys or None in values:
-        return
+        return None
     sides = {True: merge.left, False: merge.right}
-    for is_left in sorted(_LEFT_SIDES[merge.how], key=lambda is_left: sides[is_left].npartitions):
+    for is_left in sorted(_LEFT_SIDES[merge.how], key=lambda is_left: -sides[is_left].npartitions):
         # a row has no partner if it has none in any partition of the other side
         if merge.how == "inner" or sides[not is_left].npartitions == 1:
             side = _side(query, merge, is_left, keys, values)
             if side is not None:
-                yield side
+                return side
+    return None
 
 
 def _places(frame: Any) -> tuple[Any, dict[Hashable, int | None]]:
@@ -116,6 +118,8 @@ def _side(
         observed=True,
         sort=False,
     )
+    if is_cudf(own._meta) and device_refusal(plan, own._meta.index.nlevels) is not None:
+        return None
     join = Join(
         merge.how,
         is_left,
