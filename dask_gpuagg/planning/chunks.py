@@ -220,7 +220,7 @@ def region_of(roots: Sequence[Expr], readers: tuple[type, ...]) -> tuple[list[Ex
 def chunked(query: GroupByQuery) -> Chunks | None:
     """Divide the input of a query into chunks; ``None`` where each partition is a task."""
     plan, by, device = query.plan, query.by, query.on_device
-    if settings().chunk.partitions == 1 or query.frame.npartitions == 1 or query.reduced:
+    if settings().chunk.partitions == 1 or query.frame.npartitions == 1:
         return None
     streamed = not device and settings().engine == "device" and stays_on_host(plan) is None
     # row labels are Dask's, and users' functions may write to what they are given
@@ -390,7 +390,7 @@ class GroupByQuery:
         # in Python 3.11 a cached property would let all threads wait for one that asks a scheduler
         attributes = vars(self)
         if "_chunks" not in attributes:
-            attributes["_chunks"] = chunked(self)
+            attributes["_chunks"] = None if self.reduced else chunked(self)
         chunks: Chunks | None = attributes["_chunks"]
         return chunks
 
