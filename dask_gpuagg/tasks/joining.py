@@ -30,22 +30,9 @@ class Join:
     """How partials of one side of a merge, their own, meet the rows of the other side.
 
     Columns are named by their place among the columns of the merge: a key of both sides that has
-    one label is one column there.
-
-    Attributes
-    ----------
-    how : str
-    is_left : bool
-        Whether the partials are of the left side.
-    own : tuple of str
-        Names of the partials' keys.
-    other : tuple of (label, str)
-        Columns of the other side that are read, and their names.
-    left_on, right_on : tuple of str
-    keys : tuple of str
-        Names of the keys of the result.
-    categories : tuple of str
-        Names of the columns that are categories in the merge.
+    one label is one column there. ``own`` are the names of the partials' keys, ``other`` labels and
+    names of the columns that are read of the other side, ``keys`` the names of the result's keys,
+    and ``categories`` those of columns that are categories in the merge.
     """
 
     how: str

@@ -284,6 +284,8 @@ LEFT_ALONE: dict[str, Callable[[Any, Any], Any]] = {
     .groupby("region").x.sum(),
     "by the index": lambda f, d: f.merge(d.set_index("k"), left_on="k", right_index=True)
     .groupby("region").x.sum(),
+    "computed by a function": lambda f, d: f.map_partitions(lambda p: p).merge(d, on="k")
+    .groupby("region").x.sum(),
     "indicator": lambda f, d: f.merge(d, on="k", indicator=True).groupby("region").x.sum(),
     "a column of the merge": lambda f, d: f.merge(d, on="k").assign(z=1).groupby("region").z.sum(),
 }  # fmt: skip
@@ -308,8 +310,8 @@ def test_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not joins_of(_large(300_000).x.sum())
     with dask.config.set({"gpuagg.sample": "never"}):
         assert not joins_of(_large(1_000).x.sum())
-    few = dd.from_pandas(FACTS, npartitions=4).merge(DIM, on="k").groupby("region").x.sum()
-    assert not joins_of(few)
+    few = dd.from_pandas(FACTS, npartitions=4)
+    assert not joins_of(few.merge(DIM, on="k").groupby("region").x.sum())
 
 
 def test_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -323,11 +325,6 @@ def test_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert joins_of(query)
     rows = pd.concat([FACTS] * 4)
     assert_same(query.compute(), rows[rows.y > 0].merge(DIM, on="k").groupby("region").x.sum())
-
-
-def test_what_is_computed_is_not_sampled() -> None:
-    facts = dd.from_pandas(FACTS, npartitions=4).map_partitions(lambda p: p)
-    assert not joins_of(facts.merge(DIM, on="k").groupby("region").x.sum())
 
 
 def test_explain_and_profile_tell() -> None:
