@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from dask.dataframe.multi import merge_chunk
 
+from dask_gpuagg.dtypes import INTEGRAL, dtype_class
 from dask_gpuagg.engines import DEVICE, engine_name, engine_of
 from dask_gpuagg.plan import Partial, Plan
 from dask_gpuagg.reporting.runs import task
@@ -92,4 +93,9 @@ def _joined(groups: Any, other: Any, plan: Plan, join: Join) -> Any:
     if plan.dropna and not plan.drops_late:
         complete = functools.reduce(operator.and_, (merged[name].notna() for name in join.keys))
         table = table[complete].reset_index(drop=True)
+    if not len(table):
+        # floats that held nulls alone, of rows without a partner, say nothing of the key's dtype
+        keys = {f"k{i}": key.dtype for i, key in enumerate(plan.keys)}
+        integers = {name: d for name, d in keys.items() if dtype_class(d) in INTEGRAL}
+        table = table.astype(integers)
     return table
