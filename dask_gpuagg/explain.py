@@ -192,6 +192,7 @@ class Explained:
             "where": physical.predicate,
             "groups": self.groups or "not estimated",
             "chunks": physical.chunks,
+            "reduced": "; ".join(reversed(physical.joins)),
             "merge": f"{physical}: {physical.reason or self.decision.reason}",
             "tasks": tasks,
             "bytes": "" if nbytes is None else f"at most about {size_text(nbytes)} of partials",

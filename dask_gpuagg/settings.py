@@ -100,6 +100,7 @@ SETTINGS: dict[str, Setting] = {
     "engine": Setting("auto", *_one_of("auto", "device")),
     "deterministic": Setting(False, _SWITCH, _switch),
     "sample": Setting("auto", *_one_of("auto", "never")),
+    "eager-merge": Setting(True, _SWITCH, _switch),
     "kernel": Setting(
         "auto",
         *_one_of("auto", "hgb", "direct", "pgb", "pgb_fold", "pgb_ur", "sgb", "sp_ega", "lphga"),
@@ -125,6 +126,7 @@ class Settings:
     engine: str
     deterministic: bool
     sample: str
+    eager_merge: bool
     kernel: str
     compile: str
     kernel_cache: Any

@@ -18,6 +18,7 @@ BAD = {
     "fallback": ["explode", None, True, 1, ["warn"]],
     "chunk": ["few", None, 0, -4, 1.5, "1.5", "-1GB", "0B", True, [2], float("nan")],
     "sample": ["always", False, 3],
+    "eager-merge": ["maybe", "", "2", None, 2, 0.5, []],
     "kernel": ["fastest", "hgb_runs", "", None],
     "compile": ["never", False, None],
     "engine": ["gpu", "host", None, True],
@@ -39,6 +40,7 @@ GOOD = {
         ("1 GiB", ChunkLimit(nbytes=1 << 30)),
     ],
     "sample": [("auto", "auto"), ("never", "never")],
+    "eager-merge": SWITCHES,
     "kernel": [("auto", "auto"), ("pgb_ur", "pgb_ur")],
     "compile": [("background", "background"), ("wait", "wait")],
     "engine": [("auto", "auto"), ("device", "device")],
@@ -62,6 +64,7 @@ AS_SHIPPED = Settings(
     engine="auto",
     deterministic=False,
     sample="auto",
+    eager_merge=True,
     kernel="auto",
     compile="background",
     kernel_cache=None,
@@ -90,7 +93,9 @@ def test_every_setting_has_a_section_and_a_row_of_the_table(name, monkeypatch):
 
     assert re.match(r"[A-Z].{20}", section_of(name))
     (row,) = (line for line in settings_table().splitlines() if f"(#gpuagg-{name})" in line)
-    default = {None: "null", False: "false"}.get(SETTINGS[name].default, SETTINGS[name].default)
+    default = {None: "null", False: "false", True: "true"}.get(
+        SETTINGS[name].default, SETTINGS[name].default
+    )
     variable = f"DASK_GPUAGG__{name.upper().replace('-', '_')}"
     assert f"| `{default}` | {SETTINGS[name].allowed} | `{variable}` |" in row
 

@@ -93,6 +93,10 @@ class Engine(Protocol):
         """Merge partials into one of the same layout."""
         ...
 
+    def regrouped(self, tables: Partial, plan: Plan) -> Partial:
+        """Merge the rows of each group, where a partial has several."""
+        ...
+
     def finalize(
         self,
         partials: Sequence[Partial],

@@ -26,6 +26,7 @@ import pandas as pd
 from dask._expr import Expr, _ExprSequence
 from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr import _groupby as G
+from dask.dataframe.dask_expr._repartition import Repartition
 from dask.dataframe.utils import is_index_like
 from pandas.api.types import is_dict_like
 
@@ -37,14 +38,16 @@ from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.calls import aggregate, initialize, method
 from dask_gpuagg.frontend.contract import MAPPING, OTHER_INDEX, RELABELLING
 from dask_gpuagg.frontend.extended import ExtendedAggregation, joined
+from dask_gpuagg.frontend.merges import sides_below
 from dask_gpuagg.frontend.metadata import cached_meta, is_cudf
 from dask_gpuagg.frontend.methods import ADDED, Added
 from dask_gpuagg.frontend.patches import Hook
 from dask_gpuagg.frontend.transform import transform
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.bucketing import dtypes_in
-from dask_gpuagg.planning.chunks import GroupByQuery
+from dask_gpuagg.planning.chunks import GroupByQuery, Route
 from dask_gpuagg.planning.derived import with_derived
+from dask_gpuagg.planning.eager import with_partials
 from dask_gpuagg.planning.filters import without_filters
 from dask_gpuagg.planning.lower import physical
 from dask_gpuagg.planning.route import route
@@ -97,10 +100,20 @@ def _lower_once(original: Callable[..., Any], self: Any, lowered: dict[str, Any]
     root = lowered.setdefault(_ROOT, self)
     if root is self:
         lowered[_PLACEMENT] = placement_of(root)
+    if type(self) is Repartition and _is_bare(self):
+        # Dask's own lowering would first lower the input of the group-by, merges among it
+        return lowered.setdefault(self._name, self.frame.lower_once(lowered))
     planned = _planned(self, lowered) if logical.is_aggregation(self) else None
     if planned is not None:
         return lowered.setdefault(self._name, planned.lower_once(lowered))
     return original(self, lowered)
+
+
+def _is_bare(node: Any) -> bool:
+    """Whether the partitions of a node are those of the group-by below it."""
+    if not logical.is_aggregation(node.frame) or node.operand("new_partitions") is None:
+        return False
+    return bool(node.new_partitions == node.frame.npartitions)
 
 
 def _planned(expr: Any, lowered: dict[str, Any]) -> Expr | None:
@@ -122,9 +135,15 @@ def _planned(expr: Any, lowered: dict[str, Any]) -> Expr | None:
         if expr._name in placement.in_order:
             # after the decision: each output is sorted by itself
             query = replace(query, plan=replace(query.plan, sort=True))
-        query = with_derived(without_filters(_on_lowered(query, lowered)))
-        if left or _is_shared(expr, lowered[_ROOT]):
-            query = replace(query, shared=True)
+        shared = bool(left) or _is_shared(expr, lowered[_ROOT])
+        # stock Dask computes the merge, for outputs of its own and where its partitions stay
+        stays = left or decision.route is Route.ALIGNED or not settings().eager_merge
+        below = None if stays else sides_below(query)
+        if below is None:
+            query = with_derived(without_filters(_on_lowered(query, lowered, shared)))
+        else:
+            lower = functools.partial(_on_lowered, lowered=lowered, shared=shared)
+            query = with_partials(query, *below, lower)
         if query.frame.npartitions == 0:
             raise Unsupported("no partitions are left of the input")
         planned = physical(query, decision)
@@ -148,12 +167,14 @@ def _planned(expr: Any, lowered: dict[str, Any]) -> Expr | None:
     return expr.completed(whole) if isinstance(expr, ExtendedAggregation) else whole
 
 
-def _on_lowered(query: GroupByQuery, lowered: dict[str, Any]) -> GroupByQuery:
+def _on_lowered(query: GroupByQuery, lowered: dict[str, Any], shared: bool) -> GroupByQuery:
     """The query on physical inputs, with their number of partitions.
 
     A logical node may have more: ``repartition`` drops repeated divisions, and narrow Parquet files
     are read several at a time.
     """
+    if shared:
+        query = replace(query, shared=True)
     frame = _lower_completely(query.frame, lowered)
     by = [_lower_completely(b, lowered) if isinstance(b, Expr) else b for b in query.by]
     if frame is query.frame and all(new is old for new, old in zip(by, query.by, strict=True)):

@@ -387,6 +387,7 @@ class GroupByQuery:
     A key is a label, an expression or a callable; ``meta`` is the empty result. ``shared`` says
     whether another part of the same computation reads the input. Of the rows those are grouped for
     which ``predicate`` is true, in words ``rows``.
+    The partitions of a frame that is ``reduced`` are partials.
     """
 
     plan: Plan
@@ -398,6 +399,7 @@ class GroupByQuery:
     shared: bool = False
     predicate: Expr | None = None
     rows: str = ""
+    reduced: bool = False
 
     @property
     def on_device(self) -> bool:
@@ -410,7 +412,7 @@ class GroupByQuery:
         # in Python 3.11 a cached property would let all threads wait for one that asks a scheduler
         attributes = vars(self)
         if "_chunks" not in attributes:
-            attributes["_chunks"] = chunked(self)
+            attributes["_chunks"] = None if self.reduced else chunked(self)
         chunks: Chunks | None = attributes["_chunks"]
         return chunks
 

@@ -82,11 +82,11 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
     plan, outputs, promised = query.plan, decision.outputs, Promised(query.meta, query.plan)
     at_once = _must_complete_at_once(query)
     if decision.route is Route.ALIGNED and not at_once:
-        aligned = nodes.GroupByMerge(_partials(query, None), plan, promised, decision)
+        aligned = nodes.GroupByMerge(partials_of(query, None), plan, promised, decision)
         few = outputs < aligned.npartitions
         return Repartition(aligned, new_partitions=outputs) if few else aligned
     chunks = query.chunks
-    alone = query.frame.npartitions == outputs == 1
+    alone = query.frame.npartitions == outputs == 1 and not query.reduced
     if alone and query.on_device and (one_pass(plan) or of_rows(plan)):
         return nodes.GroupByDirect(
             query.frame, plan, promised, decision, query.predicate, *query.by
@@ -98,7 +98,7 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
     else:
         merged = narrow(query, decision)
     if merged is None and (at_once or (decision.route is Route.TREE and not spread)):
-        partials = _partials(query, chunks)
+        partials = partials_of(query, chunks)
         merged = nodes.GroupByTree(partials, plan, promised, decision, query.split_every)
     if merged is not None:
         return merged if outputs == 1 else nodes.GroupByDivide(merged, plan, promised, outputs)
@@ -133,8 +133,10 @@ def _must_complete_at_once(query: GroupByQuery) -> bool:
     return any(dtype_bound(k.dtype) is None or not hasattr(k.dtype, "categories") for k in keys)
 
 
-def _partials(query: GroupByQuery, chunks: Chunks | None, pieces: int | None = None) -> Expr:
+def partials_of(query: GroupByQuery, chunks: Chunks | None, pieces: int | None = None) -> Expr:
     """Partials of partitions, or of chunks; those of chunks in pieces where that is asked for."""
+    if query.reduced:
+        return query.frame
     if chunks is None:
         return nodes.GroupByPartial(query.frame, query.plan, query.predicate, *query.by)
     return nodes.GroupByChunks(chunks, query.plan, pieces)
@@ -195,12 +197,12 @@ def _exchange(
         # them in memory; p2p would take partials of the device through the host
         if chunks is not None and query.on_device:
             chunks = _smaller(query, decision, chunks)
-        partials = _partials(query, chunks, buckets)
+        partials = partials_of(query, chunks, buckets)
         number = _joined(query, buckets) if chunks is None else partials.npartitions
         if number < partials.npartitions:
             partials = nodes.GroupByJoined(partials, plan, number)
         return nodes.GroupByExchange(partials, plan, promised, buckets, decision)
-    pieces = nodes.GroupByPieces(_partials(query, chunks), plan, buckets)
+    pieces = nodes.GroupByPieces(partials_of(query, chunks), plan, buckets)
     order: dict[str, Any] = {"ignore_index": True, "original_partitioning_index": [PARTITION]}
     shuffled = Shuffle(pieces, PARTITION, buckets, method=method, **order)
     return nodes.GroupByMerge(shuffled, plan, promised, decision)
@@ -307,6 +309,8 @@ class Physical:
         Why this route.
     predicate : str
         Which rows are grouped, where the group-by filters them; empty where it does not.
+    joins : tuple of str
+        For each merge below the group-by whose rows are reduced before: by what, and why.
     """
 
     route: Route
@@ -320,6 +324,7 @@ class Physical:
     nbytes: int | None = None
     reason: str = ""
     predicate: str = ""
+    joins: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         outputs = count_text(self.outputs, "output")
@@ -348,6 +353,9 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
     if chunks is not None:
         # of files, which Dask would read several of as one partition, the tasks read each
         partitions, partials = sum(map(len, chunks.buckets)), len(chunks)
+    if query.reduced:
+        partitions = partitions if chunks is not None else int(source.frame.npartitions)
+        partials = int(query.frame.npartitions)
     if route in (Route.DIRECT, Route.NARROWED):
         partials = 0  # neither rows nor partials of the usual tables travel
     tasks: Counter[str] = Counter()
@@ -370,6 +378,7 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
         _bytes(query, partials, decision.groups) if partials else None,
         merge.decision.reason,
         short(query.rows),
+        tuple(node.reason for node in chain if isinstance(node, nodes.GroupByJoinSide)),
     )
 
 

@@ -1,8 +1,8 @@
 """The physical nodes: what a planned group-by is lowered to.
 
 They form a chain of a source, a merge and a sink. A *source* makes partials: ``GroupByPartial`` one
-of each partition, ``GroupByChunks`` one of each chunk, as it is or in pieces. A *merge* makes
-finished outputs of them:
+of each partition, ``GroupByChunks`` one of each chunk, as it is or in pieces; ``GroupByJoinSide``
+joins those of one side of a merge with the other side. A *merge* makes finished outputs of them:
 
 * ``GroupByTree`` combines partials ``split_every`` at a time, down to one output;
 * ``GroupByExchange`` splits partials by key hash, and each output merges its pieces;
@@ -36,6 +36,7 @@ from dask_gpuagg.engines import HOST, engine_name, engine_of
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.chunks import Chunks, Route
 from dask_gpuagg.tasks import tasks
+from dask_gpuagg.tasks.joining import gpuagg_join_side
 
 
 class Promised:
@@ -104,7 +105,7 @@ class GroupByNode(Expr):
 
     def _tree_repr_argument_construction(self, i: int, op: Any, header: str) -> str:
         parameter = self._parameters[i] if i < len(self._parameters) else ""
-        if parameter in ("plan", "promised"):
+        if parameter in ("plan", "promised", "join"):
             return header
         if isinstance(op, Chunks):
             return f"{header} {op}"
@@ -245,6 +246,28 @@ class GroupByJoined(GroupByNode):
         for i, key in enumerate(_keys_of(self)):
             start, stop = (len(partials) * end // self.number for end in (i, i + 1))
             layer[key] = Task(key, tasks.gpuagg_combine, _refs(partials[start:stop]), self.plan)
+        return layer
+
+
+class GroupByJoinSide(GroupByNode):
+    """Partials of one side of a merge, joined with the partitions of the other side.
+
+    One side or the other has one partition, which all tasks read: Dask would compute it in each of
+    them, were they fused. ``reason`` says why rows are reduced before they are merged.
+    """
+
+    _parameters = ["frame", "other", "plan", "join", "reason"]
+    _prefix, _step = "gpuagg_join_side", "join"
+
+    def _number(self) -> int:
+        return max(int(self.frame.npartitions), int(self.other.npartitions))
+
+    def _layer(self) -> dict[Any, Task]:
+        layer = {}
+        for i, key in enumerate(_keys_of(self)):
+            sides = (self.frame, self.other)
+            refs = (TaskRef((side._name, min(i, side.npartitions - 1))) for side in sides)
+            layer[key] = Task(key, gpuagg_join_side, *refs, self.plan, self.join)
         return layer
 
 

@@ -147,6 +147,11 @@ def estimate_groups(
     return replace(bound, pair_bytes=_of_sample(query, chunks, pairs, bound.how).pair_bytes)
 
 
+def estimate_rows(query: GroupByQuery) -> GroupEstimate:
+    """How many groups and rows a query has, from rows of three partitions, which may be files."""
+    return _of_sample(_unfused(query), query.chunks if query.on_device else None, (), "", read=True)
+
+
 def _unfused(query: GroupByQuery) -> GroupByQuery:
     """The query on single files, where Dask reads several narrow ones as one partition."""
     # other nodes and sources have as many partitions as the inputs had when they were fused
@@ -163,11 +168,20 @@ def _unfused(query: GroupByQuery) -> GroupByQuery:
 
 
 def _of_sample(
-    query: GroupByQuery, chunks: Chunks | None, pairs: Sequence[int], how: str
+    query: GroupByQuery,
+    chunks: Chunks | None,
+    pairs: Sequence[int],
+    how: str,
+    read: bool = False,
 ) -> GroupEstimate:
-    """Estimate from a sample, where one is taken; ``how`` says what is known without one."""
-    few = query.frame.npartitions <= FEW_PARTITIONS and chunks is None
-    if few and (query.frame.npartitions == 1 or not _in_memory(query)):
+    """Estimate from a sample, where one is taken; ``how`` says what is known without one.
+
+    With ``read`` it is one of rows, and is taken though keys have to be read from files.
+    """
+    if read and chunks is not None and chunks.readers:
+        chunks = None
+    few = chunks is None and (read or query.frame.npartitions <= FEW_PARTITIONS)
+    if few and not read and (query.frame.npartitions == 1 or not _in_memory(query)):
         return GroupEstimate(None, False, how)
     if settings().sample == "never":
         return GroupEstimate(None, False, "gpuagg.sample is 'never'")
@@ -186,8 +200,8 @@ def _of_sample(
         if obstacle is not None:
             return GroupEstimate(None, False, obstacle)
         try:
-            if few and chunks is None:
-                chunks = _lowered(query.frame, query.by)
+            if few:
+                chunks = _lowered(_of_keys(query) if read else query.frame, query.by)
             estimate = _sample(query, pairs) if chunks is None else _sample_rows(query, chunks)
         except _InputFailed as failure:
             # the query itself will raise the same error
@@ -269,12 +283,9 @@ def holds_data(node: FromGraph) -> bool:
 
 def _sample(query: GroupByQuery, pairs: Sequence[int]) -> GroupEstimate:
     """Estimate from all keys of three partitions, and the pairs from rows of them."""
-    frame, plan = query.frame, query.plan
+    plan = query.plan
     values = [plan.columns[c] for c in pairs]
-    labels = [b for b in query.by if not isinstance(b, Expr)] + [c.label for c in values]
-    if frame.ndim == 2:
-        columns = [c for c in frame.columns if c in labels] or list(frame.columns[:1])
-        frame = Projection(frame, columns)
+    frame = _of_keys(query, [c.label for c in values])
     steps: list[Step] = [(gpuagg_chunk, _keys_only(query), ())]
     steps += [(gpuagg_sample, _keys_only(query, value), (value.label,)) for value in values]
     partials, *of_pairs = _of_three(_lowered(frame, query.by), *steps)
@@ -291,6 +302,16 @@ def _sample(query: GroupByQuery, pairs: Sequence[int]) -> GroupEstimate:
     how = f"sampled {len(samples)} of {npartitions} partitions"
     groups = from_samples(samples, npartitions)
     return GroupEstimate(groups, False, how, pair_bytes=max(nbytes, default=None))
+
+
+def _of_keys(query: GroupByQuery, further: Sequence[Any] = ()) -> Expr:
+    """The columns of the keys, and further ones."""
+    frame = query.frame
+    if frame.ndim == 1:
+        return frame
+    labels = [*(b for b in query.by if not isinstance(b, Expr)), *further]
+    columns = [c for c in frame.columns if c in labels] or list(frame.columns[:1])
+    return Projection(frame, columns)
 
 
 def _sample_rows(query: GroupByQuery, chunks: Chunks) -> GroupEstimate:

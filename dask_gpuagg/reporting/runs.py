@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # in the order in which a query goes through them
 STEPS = (
-    *("partial", "chunk", "direct", "exchange", "combine"),
+    *("partial", "chunk", "direct", "join", "exchange", "combine"),
     *("sample", "aim", "count", "widen", "recount", "finalize", "gather", "divide"),
 )
 # steps whose rows are those of partitions

@@ -77,7 +77,7 @@ from dask_gpuagg.plan import Partial, Plan
 __all__ = [
     "NAME", "alike", "bytes_of", "combine", "common_dtype", "compatible",
     "concatenated_outputs", "derived", "direct", "direct_of_frame", "divided", "divided_outputs",
-    "filtered", "finalize", "of_categories", "partial", "restored", "sampled",
+    "filtered", "finalize", "of_categories", "partial", "regrouped", "restored", "sampled",
     "shape_of", "split", "stack", "stacked", "within_memory",
 ]  # fmt: skip
 
@@ -261,6 +261,12 @@ def partial(keys: Sequence[Any], columns: Sequence[Any], index: Any, plan: Plan)
 def combine(partials: Sequence[Partial], plan: Plan, owned: bool = False) -> Partial:
     """Merge partials into one of the same layout; see ``Engine.combine``."""
     return merging.combine(sys.modules[__name__], partials, plan, owned)
+
+
+def regrouped(tables: Partial, plan: Plan) -> Partial:
+    """Merge the rows of each group; see ``Engine.regrouped``."""
+    # the number of rows is no lower bound of the groups
+    return combine_tables([tables], plan, least=0)
 
 
 def finalize(

@@ -59,7 +59,8 @@ from dask_gpuagg.states import STATES
 __all__ = [
     "NAME", "alike", "bytes_of", "combine", "common_dtype", "compatible", "concatenated_outputs",
     "derived", "direct", "direct_of_frame", "divided", "divided_outputs", "filtered", "finalize",
-    "of_categories", "partial", "restored", "sampled", "shape_of", "split", "stack", "stacked",
+    "of_categories", "partial", "regrouped", "restored", "sampled", "shape_of", "split", "stack",
+    "stacked",
     "within_memory",
 ]  # fmt: skip
 
@@ -146,6 +147,11 @@ def combine(partials: Sequence[Partial], plan: Plan, owned: bool = False) -> Par
                 table = _table([key.take(codes) for key in groups.keys], fields)
         tables[layout.name] = table
     return tables
+
+
+def regrouped(tables: Partial, plan: Plan) -> Partial:
+    """Merge the rows of each group; see ``Engine.regrouped``."""
+    return combine([tables], plan)
 
 
 def finalize(
