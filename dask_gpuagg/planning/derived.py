@@ -163,6 +163,10 @@ def _checked(name: str, dtype: str, *operands: Any) -> Step:
     except (TypeError, ValueError, OverflowError) as error:
         raise _LeftToDask from error
     kinds: set[str] = {of.kind for of in dtypes}
+    if common is not None and common.kind in "iu":
+        bounds = np.iinfo(common)
+        if not all(bounds.min <= op <= bounds.max for op in operands if type(op) is int):
+            raise _LeftToDask
     if common is None or not _suits(name, result, common, dtypes, kinds, operands):
         raise _LeftToDask
     return step

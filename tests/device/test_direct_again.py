@@ -50,7 +50,7 @@ def planned(frame: Any, spec: Any, **how: Any) -> Any:
         read = logical.read(lazy.groupby("k", sort=False, **how).agg(spec).expr)
     assert read is not None
     shape = shape_of(read.meta)
-    return lambda frame: gpuagg_direct(frame, "k", plan=read.plan, shape=shape)
+    return lambda frame: gpuagg_direct(frame, None, "k", plan=read.plan, shape=shape)
 
 
 def assert_like_stock(found: Any, frame: Any, spec: Any, **how: Any) -> None:
