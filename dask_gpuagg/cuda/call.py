@@ -163,6 +163,8 @@ class Call(Launcher):
     # values of a row that are not null, on average
     values: float | None = None
     args: Args = field(default_factory=Args)
+    # the numbers of coded keys
+    codes: Any = None
     # names of what is grouped by
     about: tuple[str, ...] = ()
     # groups that there are at least
@@ -384,7 +386,7 @@ class Columns:
         """Rows of all parts."""
         return sum(part.rows for part in self.parts)
 
-    def call(self, query: Query, extra: Sequence[ColumnStruct] = ()) -> Call:
+    def call(self, query: Query, extra: Sequence[ColumnStruct] = (), codes: Any = None) -> Call:
         """A call of the kernels of a query, with the columns that represent its keys."""
         parts = [part for part in self.parts if part.rows] or self.parts[:1]
         if len(parts) > 1 and not query.form.is_read_once:
@@ -411,6 +413,7 @@ class Columns:
             values=query.values - nulls / max(self.rows, 1),
             stream=self.stream,
             stopwatch=self.stopwatch,
+            codes=codes,
             about=self.about,
             least=self.least,
         )

@@ -52,7 +52,7 @@ class Columns:
     def __init__(self) -> None:
         self.calls: list[Any] = []
 
-    def call(self, query: Query, extra: Any = ()) -> Any:
+    def call(self, query: Query, extra: Any = (), codes: Any = None) -> Any:
         held: list[Any] = []
         memory = SimpleNamespace(ptr=4096)
         made = SimpleNamespace(
@@ -61,7 +61,7 @@ class Columns:
             pieces=(Piece([SimpleNamespace()] * 4, 0, self.rows),),
             counters=Counters, allocate=lambda size: held.append(memory) or memory,
             launch=lambda *a, **k: None, launch_over=lambda *a: None,
-            spread=lambda *a: 1, kernels=query,
+            spread=lambda *a: 1, codes=codes, kernels=query,
         )  # fmt: skip
         self.calls.append(made)
         return made
@@ -281,7 +281,7 @@ def test_values_outside_of_the_ranges_are_grouped_by_their_words(
 def test_strings_outside_of_near_codes_are_grouped_by_wider_ones(
     near_codes_do: bool, run_by: Callable[[Algorithm], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_by(lambda call, decision: done(decision, ambiguous=not told and not near_codes_do))
+    run_by(lambda call, decision: done(decision, ambiguous=call.codes.near and not near_codes_do))
     told: list[Any] = []
     near, wide = Codes(), Codes()
     near.near = True
@@ -295,8 +295,7 @@ def test_strings_outside_of_near_codes_are_grouped_by_wider_ones(
     columns: Any = Columns()
     texts = replace(SUM, keys=(KeyPart("i32", False, string=True), KeyPart("i64", False)))
     made = attempts.group(columns, texts, "pgb", False, PARTS)
-    assert isinstance(made.keys, CodedKeys)
-    assert made.keys.numbers is (near if near_codes_do else wide)
+    assert made.call.codes is (near if near_codes_do else wide)
     assert told == ([] if near_codes_do else [(texts, ("k",))])
 
 

@@ -29,6 +29,11 @@ class CodedKeys(Keys):
 
     numbers: Codes
 
+    @property
+    def codes(self) -> Codes:
+        """The numbers of the values of each column."""
+        return self.numbers
+
     def make(self, call: Call) -> None:
         """The column of the words."""
         make_words(call, "make_codes", self.numbers)

@@ -11,7 +11,7 @@ from dask_gpuagg.cuda.call import Call, Columns, Made
 from dask_gpuagg.cuda.choice.decision import safe_slots
 from dask_gpuagg.cuda.query.forms import BY_ROW, CODED, HASHED, RANGED, WIDE_RANGED
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.structs import ColumnStruct, Counters, Index
+from dask_gpuagg.cuda.query.structs import Codes, ColumnStruct, Counters, Index
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import fill
 
@@ -38,13 +38,18 @@ class Keys:
         return ()
 
     @property
+    def codes(self) -> Codes | None:
+        """The numbers of coded keys."""
+        return None
+
+    @property
     def is_gathered(self) -> bool:
         """Whether the column of the keys has the rows to gather them from."""
         return self.query.form.is_gathered
 
     def call(self, columns: Columns) -> Call:
         """A call of the kernels with the keys in this form."""
-        return columns.call(self.query, self.extra)
+        return columns.call(self.query, self.extra, self.codes)
 
     def make(self, call: Call) -> None:
         """Fill the columns behind the inputs that the form has: witnesses, words."""

@@ -194,13 +194,16 @@ class ColumnCode(Struct):
 
 
 class Codes(Struct):
-    """Numbers of the values of all key columns."""
+    """Numbers of the values of all key columns; one is equal to itself alone."""
 
     column = _field("ColumnCode", tuning.CODED_COLUMNS)
 
     # keys that have a number; whether hardly any has one that the sample has no value of
     count = 0
     near = False
+
+    def __hash__(self) -> int:
+        return id(self)
 
 
 class Texts(Struct):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.call import Call, Run
@@ -60,15 +61,16 @@ class Expectation:
     hot: ExpectedHot | None = None
 
 
-# Calls that are alike have these in common: kernels, what is forced, what is grouped by.
-_Key = tuple[Kernels, str, tuple[str, ...]]
+# Calls that are alike have these in common: kernels, what is forced, what is grouped by, and the
+# numbers of coded keys, by identity.
+_Key = tuple[Kernels, str, tuple[str, ...], Any]
 _known: Cache[_Key, Expectation] = Cache(_KEPT)
 # Refusals in a row, and for how many calls no decision is repeated.
 _refused: Cache[_Key, tuple[int, int]] = Cache(_KEPT)
 
 
 def _key(call: Call, forced: str) -> _Key:
-    return call.kernels, forced, call.about
+    return call.kernels, forced, call.about, call.codes
 
 
 def expectation(call: Call, forced: str) -> Expectation | None:

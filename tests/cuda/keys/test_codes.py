@@ -261,6 +261,10 @@ def test_codes_of_the_same_bytes_are_made_once() -> None:
     assert first is not None
     assert bytes(first) == bytes(codes_of([TEXT], False, [seen_texts([b"id001", b"id013"])]))
     assert codes_of_seen((TEXT,), False, seen(b"id001", b"id013")) is first
+    # decisions are looked up by them
+    copy = codes_of([TEXT], False, [seen_texts([b"id001", b"id013"])])
+    assert {first: 1}.get(first) == 1
+    assert {first: 1}.get(copy) is None
     others = (
         codes_of_seen((TEXT,), False, seen(b"id001", b"id023")),
         codes_of_seen((TEXT,), True, seen(b"id001", b"id013")),

@@ -241,6 +241,7 @@ def test_keys_wider_than_two_words_may_fit_them(monkeypatch: pytest.MonkeyPatch)
     keys = narrowest_keys(call)
     made, columns = keys.query, keys.extra
     assert (made.form, made.form.made_words, made.extra_columns) == (WIDE_RANGED, 2, 6)
+    assert keys.codes is None
     assert not made.form.is_gathered
     assert "ranges" not in made.units
     assert made in representations_of(query)

@@ -27,6 +27,7 @@ from dask_gpuagg.cuda.choice.decision import (
 from dask_gpuagg.cuda.choice.summary import KeySummary, estimate_groups
 from dask_gpuagg.cuda.keys.ranges import RangedKeys
 from dask_gpuagg.cuda.query.forms import STEPPED
+from dask_gpuagg.cuda.query.structs import Codes
 from dask_gpuagg.cuda.sampling import repeat as expectation
 from dask_gpuagg.cuda.sampling.sample import Numbers
 from tests.cuda.choice.test_choose import H200
@@ -77,8 +78,9 @@ def call_of(
     values: float | None = 1.0,
     kernels: Any = "kernels",
     about: Any = ("a",),
+    codes: Any = None,
 ) -> Any:
-    return SimpleNamespace(kernels=kernels, rows=rows, values=values, about=about)
+    return SimpleNamespace(kernels=kernels, rows=rows, values=values, about=about, codes=codes)
 
 
 @pytest.fixture(autouse=True)
@@ -251,6 +253,12 @@ def test_a_decision_is_repeated(decision: Decision) -> None:
     assert expectation.expectation(call_of(kernels="others"), "auto") is None
     assert expectation.expectation(call_of(values=0.9), "auto") is None
     assert expectation.expectation(call_of(about=("b",)), "auto") is None
+    # the same words stand for other keys
+    codes = Codes(), Codes()
+    assert expectation.expectation(call_of(codes=codes[0]), "auto") is None
+    expectation.keep(call_of(codes=codes[0]), "auto", decision, numbers(), 0)
+    assert expectation.expectation(call_of(codes=codes[0]), "auto") is not None
+    assert expectation.expectation(call_of(codes=codes[1]), "auto") is None
     expectation.forget()
     assert expectation.expectation(call_of(), "auto") is None
 
