@@ -24,6 +24,7 @@ import dask.dataframe as dd
 import pandas as pd
 
 from benchmarks import machine, report
+from benchmarks.end_to_end import PACKAGES, gpu
 from benchmarks.end_to_end_cluster import DEVICE, HOST, Session, libraries, message_of
 
 OURS, STOCK, POLARS, DUCKDB = "ours", "stock", "polars", "duckdb"
@@ -180,6 +181,7 @@ def persisted(options: argparse.Namespace) -> Any:
             wait(result, timeout=options.limit)
             return result
 
+        options.gpus = sorted(session.client.run(gpu).values())
         yield (lambda: (frame, dim)), run, {}
 
 
@@ -237,6 +239,7 @@ def main() -> None:
     parser.add_argument("--pool", default="62GB", help="device memory of the worker's RMM pool")
     parser.add_argument("--limit", type=float, default=40, help="seconds of a run on a GPU")
     parser.add_argument("--data", type=Path, default=Path("data"))
+    parser.set_defaults(gpus=[])
     parser.add_argument("--commit", help="where the tree is no git checkout")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -245,13 +248,14 @@ def main() -> None:
     about = machine.provenance()
     results: dict[str, Any] = about | {
         "commit": options.commit or about["commit"],
-        "versions": about["versions"] | machine.installed([*PEERS, "cudf-cu12", "dask-cudf-cu12"]),
+        "versions": about["versions"] | machine.installed([*PEERS, *PACKAGES]),
         "engine": options.engine,
         "rows": options.rows,
         "partitions": options.partitions,
         "cells": [],
     }
     with (files if options.engine == HOST else persisted)(options) as session:
+        results |= {"gpus": options.gpus}
         for pipeline in PIPELINES:
             if pipeline.name not in options.queries.split(","):
                 continue

@@ -139,6 +139,23 @@ def peers(text: str) -> str:
     return markdown(head, rows)
 
 
+def pipelines(text: str) -> str:
+    """By query of ``pipelines.json``: times of the arms, and ours over the bare query and peers."""
+    results = json.loads(text)
+    unit, factor = ("ms", 1e3) if results["gpus"] else ("s", 1)
+    names = {"ours": "plugin", "stock": "stock Dask", "polars": "Polars", "duckdb": "DuckDB"}
+    arms = [arm for arm in names if any(arm in cell["median"] for cell in results["cells"])]
+    head = ["query", *(f"{names[arm]}, {unit}" for arm in arms), "stock / plugin", "plugin / bare"]
+    head += ["plugin / better of the two"] if "polars" in arms else []
+    rows = []
+    for cell in results["cells"]:
+        times = [cell["median"].get(arm) for arm in arms]
+        ratios = [cell.get(name) for name in ("stock_to_ours", "to_bare", "to_best")]
+        row = [cell["title"], *("-" if t is None else f"{t * factor:.3g}" for t in times)]
+        rows.append([*row, *("-" if r is None else f"{r:.2f}" for r in ratios)][: len(head)])
+    return markdown(head, rows)
+
+
 def kernels(text: str) -> str:
     """By query and groups of ``kernels.json``: device and wall times, ratio, peak memory."""
     head = ["query", "groups", "kernel", "device ms", "wall ms", "first", "cuDF ms", "cuDF / ours"]
@@ -359,6 +376,8 @@ def parts() -> dict[str, str]:
         "benchmark.md": (_HOST, benchmark),
         "faster.md": (_HOST, faster),
         "peers.md": (_RESULTS / "host_peers.json", peers),
+        "pipelines.md": (_RESULTS / "pipelines.json", pipelines),
+        "pipelines_gpu.md": (_WHOLE_QUERIES.parent / "pipelines.json", pipelines),
         "whole_queries.md": (_WHOLE_QUERIES, whole_queries),
         **{
             f"{name}.md": (_WHOLE_QUERIES.parent / f"{name}.json", make)
