@@ -125,6 +125,8 @@ def _of_no_rows(meta: Any, request: Requested, least: int | None) -> Any:
     column = meta.index.to_series() if request.column is None else meta[request.column]
     if request.aggregation == "sum" and dtype_class(column.dtype) in ("string", "object"):
         _refuse("sum of text, which pandas joins in order of time,")
+    if least and column.dtype == bool:
+        _refuse("min_count of booleans")
     if least or request.aggregation in _NULL:
         return None
     days = pd.DatetimeIndex(["2000-01-01", "2000-01-03"])

@@ -128,6 +128,7 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     "split_out": lambda f: f.groupby(grouper()).v.sum(split_out=2),
     "^first": lambda f: f.groupby(grouper()).v.first(),
     "sum of text": lambda f: f.assign(s=f.k.astype(str)).groupby(grouper()).s.sum(),
+    "min_count of bool": lambda f: f.groupby(grouper()).b.max(min_count=2),
     "^head": lambda f: f.groupby(["k", grouper()]).head(1),
 }
 
