@@ -18,6 +18,7 @@ from dask.dataframe.dask_expr._collection import new_collection
 
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.frontend import logical
+from dask_gpuagg.frontend.bins import with_bins
 from dask_gpuagg.frontend.extended import extended
 from dask_gpuagg.frontend.metadata import NoResult, is_cudf
 from dask_gpuagg.frontend.patches import install_late
@@ -68,6 +69,7 @@ def initialize(
     original: Callable[..., Any], self: Any, obj: Any, by: Any, *args: Any, **kwargs: Any
 ) -> None:
     """``__init__`` of group-bys, for what those of cuDF and of categorical indexes refuse."""
+    obj, by = with_bins(self, obj, by, kwargs.get("dropna"))
     # importing dask_cudf takes seconds and needs a GPU: its classes are wrapped at first use
     for owner in type(self).__mro__:
         if owner.__module__.startswith("dask_cudf.") and "aggregate" in vars(owner):

@@ -35,6 +35,7 @@ from dask_gpuagg.cluster import cluster_problem
 from dask_gpuagg.engines import HOST, engine_name
 from dask_gpuagg.engines.host.exchange import hashed_by_dask
 from dask_gpuagg.frontend import logical
+from dask_gpuagg.frontend.bins import with_all_bins
 from dask_gpuagg.frontend.calls import aggregate, initialize, method
 from dask_gpuagg.frontend.contract import MAPPING, OTHER_INDEX, RELABELLING
 from dask_gpuagg.frontend.extended import ExtendedAggregation, joined
@@ -77,14 +78,15 @@ def hooks() -> list[Hook]:
         (G.GroupByReduction, MAPPING, mapping),
         *((kind, MAPPING, renamed_mapping) for kind in RELABELLING),
         *((kind, "_meta", cached_meta) for kind in _WITH_METADATA),
-        (G.GroupBy, "aggregate", aggregate),
+        (G.GroupBy, "aggregate", functools.partial(with_all_bins, "aggregate", aggregate)),
         (G.GroupBy, "transform", transform),
         (G.GroupBy, "__init__", initialize),
         (G.SeriesGroupBy, "__init__", initialize),
     ]
     for owner in (G.GroupBy, G.SeriesGroupBy):
         for name in sorted(REGISTRY.keys() & vars(owner).keys()):
-            wrapped.append((owner, name, functools.partial(method, name)))
+            call = functools.partial(method, name)
+            wrapped.append((owner, name, functools.partial(with_all_bins, name, call)))
     wrapped += [
         (kind, name, Added(function))
         for kind, methods in ADDED.items()

@@ -82,7 +82,7 @@ def outputs_meta(groupby: Any, requested: Sequence[Requested]) -> Any:
             columns.append(grouped.size().iloc[:0])
         else:
             try:
-                columns.append(_output_meta(grouped, request).iloc[:0])
+                columns.append(output_meta(grouped, request).iloc[:0])
             except Exception as error:  # pandas raises any type
                 raise NoResult(request, column.dtype, error) from error
     if not columns:  # the groups alone
@@ -145,7 +145,8 @@ def _on_host(meta: Any) -> Any:
     return meta.to_pandas() if hasattr(meta, "to_pandas") else meta
 
 
-def _output_meta(grouped: Any, request: Requested) -> pd.Series:
+def output_meta(grouped: Any, request: Requested) -> pd.Series:
+    """The output of grouped rows of pandas."""
     if request.custom is not None:
         return _custom_meta(grouped, request.custom)
     name, column = request.aggregation, grouped.obj

@@ -102,7 +102,7 @@ class GroupByLookup(GroupByCompleted):
         return type(self)(self.frame[columns], *self.operands[1:])
 
 
-def _one_output(npartitions: int) -> int:
+def one_output(npartitions: int) -> int:
     """One output, by a rule as Dask has it: a number would say that the user asked for a tree."""
     return 1
 
@@ -118,7 +118,7 @@ def transform(original: Callable[..., Any], self: Any, func: Any, *args: Any, **
     groupby = on_own_labels(type(self)(self.obj, by=self.by, slice=self._slice, **flags))
     aggregate = groupby.size if func == "size" else functools.partial(groupby.agg, func)
     try:
-        groups = aggregate(split_out=_one_output)
+        groups = aggregate(split_out=one_output)
     except (Unsupported, NotImplementedError, TypeError, ValueError):
         return stock
     if groups.ndim != stock.ndim:
