@@ -13,6 +13,7 @@ import gc
 import importlib.util
 import statistics
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -135,7 +136,16 @@ def files(options: argparse.Namespace) -> Any:
     peers = {name: peer for name, peer in PEERS.items() if importlib.util.find_spec(name)}
     arms = {name: peer(names, dim) for name, peer in peers.items()}
     with dask.config.set(scheduler="threads", num_workers=options.threads):
-        yield (lambda: (dd.read_parquet(names), dim)), lambda q: q.compute(), arms
+        yield (lambda: (dd.read_parquet(names), dim)), lambda q: q.compute(), arms, peak_here
+
+
+def peak_here(run: Callable[[], Any]) -> int:
+    """Bytes of this process above those before a run, at most."""
+    baseline = machine.reset_peak()
+    result = run()
+    peak = machine.peak() - baseline
+    del result
+    return peak
 
 
 def polars(names: str, dim: pd.DataFrame) -> Callable[[str], Any]:
@@ -182,14 +192,39 @@ def persisted(options: argparse.Namespace) -> Any:
             return result
 
         options.gpus = sorted(session.client.run(gpu).values())
-        yield (lambda: (frame, dim)), run, {}
+
+        def peak(query: Callable[[], Any]) -> int:
+            session.client.run(count_bytes)
+            result = query()
+            (most,) = session.client.run(most_bytes).values()
+            del result
+            return int(most)
+
+        yield (lambda: (frame, dim)), run, {}, peak
 
 
-def measure(pipeline: Pipeline, session: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """Run one query in all arms, which alternate."""
+def count_bytes() -> None:
+    """Begin to count what is allocated on a worker's GPU."""
+    import rmm.statistics
+
+    rmm.statistics.enable_statistics()
+    rmm.statistics.push_statistics()
+
+
+def most_bytes() -> int:
+    """The most bytes that were allocated at a time since ``count_bytes``."""
+    import rmm.statistics
+
+    counted = rmm.statistics.pop_statistics()
+    assert counted is not None
+    return int(counted.peak_bytes)
+
+
+def arms_of(pipeline: Pipeline, session: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """Calls that run a query, by arm."""
     import dask_gpuagg
 
-    inputs, finish, peers = session
+    inputs, finish, peers, _ = session
     # with its default dask-cuDF makes as many outputs as partitions
     tuning = {"split_out": 1, "split_every": 32} if options.engine == DEVICE else {}
     tuning = tuning if "transform" not in pipeline.name else {}
@@ -203,7 +238,12 @@ def measure(pipeline: Pipeline, session: Any, options: argparse.Namespace) -> di
         STOCK: lambda: finish(pipeline.build(*inputs(), **tuning)),
         **{name: partial(run, pipeline.sql) for name, run in peers.items() if pipeline.sql},
     }
-    seconds: dict[str, list[float]] = {name: [] for name in arms if name in options.arms}
+    return {name: arm for name, arm in arms.items() if name in options.arms}
+
+
+def measure(arms: dict[str, Callable[[], Any]], options: argparse.Namespace) -> dict[str, Any]:
+    """Run one query in all arms, which alternate."""
+    seconds: dict[str, list[float]] = {name: [] for name in arms}
     errors: dict[str, str] = {}
     for _ in range(options.repeats + 1):
         for name in seconds.keys() - errors.keys():
@@ -217,8 +257,6 @@ def measure(pipeline: Pipeline, session: Any, options: argparse.Namespace) -> di
             gc.collect()
     median = {name: statistics.median(of[1:]) for name, of in seconds.items() if len(of) > 1}
     return {
-        "name": pipeline.name,
-        "title": pipeline.title,
         "median": median,
         "first": {name: of[0] for name, of in seconds.items() if of},
         "seconds": {name: of[1:] for name, of in seconds.items()},
@@ -228,6 +266,8 @@ def measure(pipeline: Pipeline, session: Any, options: argparse.Namespace) -> di
 
 def main() -> None:
     """Measure and write the results."""
+    # Dask guesses the metadata of a transform
+    warnings.filterwarnings("ignore")
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pipelines", description=__doc__)
     parser.add_argument("--engine", choices=(HOST, DEVICE), default=HOST)
     parser.add_argument("--rows", type=float, help="in all partitions or files together")
@@ -259,7 +299,8 @@ def main() -> None:
         for pipeline in PIPELINES:
             if pipeline.name not in options.queries.split(","):
                 continue
-            cell = measure(pipeline, session, options)
+            arms = arms_of(pipeline, session, options)
+            cell = {"name": pipeline.name, "title": pipeline.title, **measure(arms, options)}
             bare = next((c for c in results["cells"] if c["name"] == BARE), cell)
             fastest = min((cell["median"][p] for p in PEERS if p in cell["median"]), default=None)
             if OURS in cell["median"]:
@@ -272,6 +313,13 @@ def main() -> None:
             report.write(results, options.out or OUT[options.engine])
             shown = ("name", "median", "to_bare", "to_best", "stock_to_ours", "errors")
             print({name: cell.get(name) for name in shown}, flush=True)
+        # after all times: counting bytes takes some
+        for cell in results["cells"]:
+            pipeline = next(p for p in PIPELINES if p.name == cell["name"])
+            arms = arms_of(pipeline, session, options)
+            names = [name for name in (OURS, STOCK) if name in cell["median"]]
+            cell["peak_bytes"] = {name: session[-1](arms[name]) for name in names}
+            report.write(results, options.out or OUT[options.engine])
 
 
 if __name__ == "__main__":
