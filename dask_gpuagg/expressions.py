@@ -102,13 +102,12 @@ def evaluate(tree: Any, frame: Any) -> Any:
     return OPERATIONS[tree.operation].on_series(*(evaluate(op, frame) for op in tree.operands))
 
 
-def evaluated(frame: Any, derived: Derived) -> Any:
+def derived(frame: Any, columns: Derived) -> Any:
     """The rows and columns of a frame that a group-by reads, by operations on Series."""
-    columns = {label: evaluate(tree, frame) for label, tree in derived.columns}
-    result = type(frame)(columns)
-    if derived.predicate is None:
+    result = type(frame)({label: evaluate(tree, frame) for label, tree in columns.columns})
+    if columns.predicate is None:
         return result
-    return result[evaluate(derived.predicate, frame).fillna(False)]
+    return result[evaluate(columns.predicate, frame).fillna(False)]
 
 
 def common_dtype(step: Step) -> np.dtype[Any]:

@@ -165,7 +165,7 @@ class Engine(Protocol):
         """
         ...
 
-    def derived(self, frame: Any, derived: Derived) -> Any:
+    def derived(self, frame: Any, columns: Derived) -> Any:
         """Return the columns of a partition that a group-by reads, without the rows that leave.
 
         Those may stay where their key becomes null.

@@ -27,7 +27,8 @@ template <class T> GPUAGG_INLINE bool is_nan(T a) { return a != a; }
 
 // ``Columns`` reads the inputs of a row, writes its outputs, and says whether the row stays.
 template <class Columns>
-__global__ void derive(Columns columns, u32* bits, u32* staying, u64 rows) {
+__global__ void __launch_bounds__(SMALL_BLOCK)
+    derive(Columns columns, u32* bits, u32* staying, u64 rows) {
     const u32 lane = threadIdx.x % WARP;
     const u64 stride = static_cast<u64>(gridDim.x) * blockDim.x;
     u32 count = 0;

@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.expressions import OPERATIONS, Derived, Read, Step, evaluate, evaluated
+from dask_gpuagg import expressions
+from dask_gpuagg.expressions import OPERATIONS, Derived, Read, Step, evaluate
 from dask_gpuagg.planning import derived as planning
 from tests.planning.test_derived import READ, frame
 
@@ -67,14 +68,14 @@ def tree(draw: random.Random, columns: Any, depth: int) -> Any:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_columns_are_those_of_cudf(columns: Any, seed: int) -> None:
-    from dask_gpuagg.engines.device.derived import columns_of
+    from dask_gpuagg.engines.device.derived import derived
 
     draw = random.Random(seed)
     trees = [tree(draw, columns, draw.choice([1, 2, 3])) for _ in range(30)]
     steps = [step for step in trees if isinstance(step, Step)]
     assert len(steps) > 15
     labels = {f"c{i}": step for i, step in enumerate(steps)}
-    got = columns_of(columns, Derived(tuple(labels.items()), None, None))
+    got = derived(columns, Derived(tuple(labels.items()), None, None))
     for label, step in labels.items():
         expected = evaluate(step, columns)
         assert got[label].dtype == expected.dtype, step
@@ -90,7 +91,7 @@ K, V, W = Read("k", "int64"), Read("v", "float64"), Read("w", "float64")
 def test_rows_that_stay(bound: float, nullable: str | None, begin: int) -> None:
     import cudf
 
-    from dask_gpuagg.engines.device.derived import columns_of
+    from dask_gpuagg.engines.device.derived import derived
 
     rng = np.random.default_rng(3)
     pdf = pd.DataFrame(
@@ -98,8 +99,8 @@ def test_rows_that_stay(bound: float, nullable: str | None, begin: int) -> None:
     )
     # some rows of a longer column, whose validity begins elsewhere
     part = cudf.from_pandas(pdf).iloc[begin:]
-    derived = Derived((("k", K), ("v", V)), Step("gt", "bool", (W, bound)), nullable)
-    got = columns_of(part, derived).to_pandas()
+    of = Derived((("k", K), ("v", V)), Step("gt", "bool", (W, bound)), nullable)
+    got = derived(part, of).to_pandas()
     expected = pdf.iloc[begin:]
     expected = expected[expected.w > bound][["k", "v"]].reset_index(drop=True)
     staying = got.dropna().astype({"k": "int64"}).reset_index(drop=True)
@@ -111,17 +112,17 @@ def test_rows_that_stay(bound: float, nullable: str | None, begin: int) -> None:
 def test_columns_with_nulls_and_of_other_dtypes() -> None:
     import cudf
 
-    from dask_gpuagg.engines.device.derived import columns_of
+    from dask_gpuagg.engines.device.derived import derived
 
     data = {"k": [1, 2, 3, 4], "v": [1.0, None, 2.0, 3.0], "w": [0.1, 0.9, None, 0.8]}
     part = cudf.DataFrame(data)
     z = Step("mul", "float64", (V, W))
-    derived = Derived((("k", K), ("z", z)), Step("gt", "bool", (W, 0.5)), "k")
+    of = Derived((("k", K), ("z", z)), Step("gt", "bool", (W, 0.5)), "k")
     for frame_ in (part, part.astype({"v": "float32"})):
         pd.testing.assert_frame_equal(
-            columns_of(frame_, derived).to_pandas(), evaluated(frame_, derived).to_pandas()
+            derived(frame_, of).to_pandas(), expressions.derived(frame_, of).to_pandas()
         )
-    assert columns_of(part, derived)["k"].to_arrow().to_pylist() == [2, 4]
+    assert derived(part, of)["k"].to_arrow().to_pylist() == [2, 4]
 
 
 @pytest.mark.parametrize("npartitions", [1, 3])

@@ -251,9 +251,11 @@ def test_a_group_by_is_read_once(ddf, monkeypatch, lowered):
     pd.testing.assert_frame_equal(
         query.compute().sort_index(), frame().groupby("k").agg({"v": ["sum", "mean"]})
     )
-    assert calls == {"parts": 1, "chunks": 1}
+    # above an input that Dask replaces the node is another one
+    times = 2 if lowered else 1
+    assert calls == {"parts": 1, "chunks": times}
     query.compute()  # partitions may have moved
-    assert calls["chunks"] == 2
+    assert calls["chunks"] == 2 * times
 
 
 def test_settings_changed_after_tuning_are_those_of_lowering(ddf):

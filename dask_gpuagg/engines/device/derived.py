@@ -11,40 +11,38 @@ import numpy as np
 import pylibcudf as plc
 from pylibcudf.utils import _get_stream
 
+from dask_gpuagg import expressions
 from dask_gpuagg.cuda.call import Launcher, mask_bytes
 from dask_gpuagg.cuda.derive import text_of
 from dask_gpuagg.cuda.query.instantiations import deriving
 from dask_gpuagg.cuda.runtime.driver import Device, current_device, fill
 from dask_gpuagg.cuda.runtime.kernels import Kernels, OneUnit
 from dask_gpuagg.engines.device.columns import DTYPES, as_column, frame_of, view_at
-from dask_gpuagg.expressions import Derived, Read, evaluated, inputs_of
+from dask_gpuagg.expressions import Derived, Read, inputs_of
 
 # Of fewer rows that stay a copy costs less than reading all of them.
 FEW_STAY = 1 / 8
 _TYPES = {dtype: kind for kind, dtype in DTYPES.items() if isinstance(dtype, np.dtype)}
 
 
-def columns_of(frame: Any, derived: Derived) -> Any:
+def derived(frame: Any, columns: Derived) -> Any:
     """The columns of a partition that a group-by reads, without the rows that leave.
 
     Those may stay where their key becomes null.
     """
-    reads = inputs_of([*derived.steps.values(), derived.predicate])
+    reads = inputs_of([*columns.steps.values(), columns.predicate])
     inputs = [view_at(frame, read.label) for read in reads]
     as_promised = all(str(frame._data[read.label].dtype) == read.dtype for read in reads)
     if not len(frame) or not as_promised or any(column.null_count() for column in inputs):
-        return evaluated(frame, derived)
-    columns, bits, staying = _run(derived, inputs)
-    dtypes: dict[str, Any] = {label: np.dtype(step.dtype) for label, step in derived.steps.items()}
-    for label, tree in derived.columns:
+        return expressions.derived(frame, columns)
+    result, bits, staying = _run(columns, inputs)
+    dtypes: dict[str, Any] = {label: np.dtype(step.dtype) for label, step in columns.steps.items()}
+    for label, tree in columns.columns:
         if isinstance(tree, Read):
-            columns[label], dtypes[label] = (
-                view_at(frame, tree.label),
-                frame._data[tree.label].dtype,
-            )
+            result[label], dtypes[label] = view_at(frame, tree.label), frame._data[tree.label].dtype
     if bits is not None:
-        columns = _filtered(columns, bits, staying, derived.nullable)
-    return frame_of({label: as_column(column, dtypes[label]) for label, column in columns.items()})
+        result = _filtered(result, bits, staying, columns.nullable)
+    return frame_of({label: as_column(column, dtypes[label]) for label, column in result.items()})
 
 
 def _filtered(

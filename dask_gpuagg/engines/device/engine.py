@@ -33,7 +33,7 @@ from dask_gpuagg.engines.device.columns import (
     table,
     view,
 )
-from dask_gpuagg.engines.device.derived import columns_of as derived
+from dask_gpuagg.engines.device.derived import derived
 from dask_gpuagg.engines.device.digits import alike, is_lost, losses_of, without_losses
 from dask_gpuagg.engines.device.groups import Grouping, Numbering
 from dask_gpuagg.engines.device.library import number_rows, sketch_entries, with_outputs

@@ -52,7 +52,7 @@ from dask_gpuagg.engines.host.stacking import (
     update_many,
 )
 from dask_gpuagg.engines.host.states import expect, merge, update
-from dask_gpuagg.expressions import evaluated as derived
+from dask_gpuagg.expressions import derived
 from dask_gpuagg.plan import Column, Output, Partial, Plan, Sketched
 from dask_gpuagg.states import STATES
 

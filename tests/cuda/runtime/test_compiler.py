@@ -14,6 +14,7 @@ from dask_gpuagg.cuda.query.instantiations import (
     DICTIONARY,
     UNITS,
     TranslationUnit,
+    deriving,
     selecting,
     sorting,
     unit_of,
@@ -175,7 +176,7 @@ def test_selecting_compiles(ctype: str, ticks: bool, architecture: str) -> None:
 
 
 def test_every_kernel_is_instantiated() -> None:
-    units = [*UNITS.values(), sorting(), selecting("f64")]
+    units = [*UNITS.values(), sorting(), selecting("f64"), deriving("struct Columns;")]
     named = {e.partition("<")[0] for unit in units for e in unit.kernels.values()}
     kernel = re.compile(r"__global__ void __launch_bounds__\([^)]*\)\s+(\w+)\(")
     texts = [text.decode() for text in headers().values()]
