@@ -251,6 +251,12 @@ class Plan:
         return self.dropna and not self.observed and categorical == {True, False}
 
     @property
+    def drops_at_once(self) -> bool:
+        """Whether rows with a null key are in no group and in no table of a partial."""
+        one_table = self.shape == "groups" and self.is_one_table
+        return self.dropna and one_table and not self.drops_late
+
+    @property
     def order_sensitive(self) -> bool:
         """Whether partials must be combined in the order of their partitions."""
         return any(STATES[s.state].order_sensitive for s in self.states) or any(

@@ -32,6 +32,8 @@ _LOGICAL = frozenset(("and", "or", "xor", "invert"))
 _ENDS = {"both": ("ge", "le"), "left": ("ge", "lt"), "right": ("gt", "le"), "neither": ("gt", "lt")}
 # columns of computed keys
 _KEY = "gpuagg key {}"
+# Expressions of a query, at most: the text of a column that refers to itself doubles each time.
+_MAX_EXPRESSIONS = 400
 
 
 class _LeftToDask(Exception):
@@ -77,10 +79,10 @@ def derived_at_once(query: GroupByQuery) -> GroupByQuery:
 
 
 def _nullable_key(plan: Plan, keys: list[Tree]) -> int | None:
-    """The number of a key of fixed width, if rows of null keys are in no group and in no table."""
-    if not (plan.dropna and plan.shape == "groups" and plan.is_one_table) or plan.drops_late:
-        return None
-    return next((i for i, key in enumerate(keys) if key.dtype), None)
+    """The number of a key of fixed width, if rows of null keys are in no table."""
+    return (
+        next((i for i, key in enumerate(keys) if key.dtype), None) if plan.drops_at_once else None
+    )
 
 
 def _text(label: Any) -> str:
@@ -94,6 +96,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.sources: dict[str, Expr] = {}
+        self._expressions = 0
 
     def column(self, frame: Any, label: Any) -> Tree:
         """A column of a frame."""
@@ -112,7 +115,8 @@ class _Reader:
 
     def series(self, node: Any) -> Tree:
         """A computed column."""
-        if not isinstance(node, Expr) or node.ndim != 1:
+        self._expressions += 1
+        if not isinstance(node, Expr) or node.ndim != 1 or self._expressions > _MAX_EXPRESSIONS:
             raise _LeftToDask
         if isinstance(node, E.Projection):
             return self.column(node.frame, node.columns[0])
@@ -120,8 +124,9 @@ class _Reader:
             return self.series(node.frame)
         if isinstance(node, E.Between):
             lower, upper = _ENDS[node.inclusive]
-            ends = ((lower, node.left), (upper, node.right))
-            sides = [_checked(name, "bool", self.series(node.frame), end) for name, end in ends]
+            ends = {lower: self._operand(node.left), upper: self._operand(node.right)}
+            column = self.series(node.frame)
+            sides = (_checked(name, "bool", column, end) for name, end in ends.items())
             return Step("and", "bool", tuple(sides))
         dtype = str(node._meta.dtype)
         if type(node) in _BINARY:

@@ -7,6 +7,7 @@ leave may make no step fail that Dask would not, and change no dtype.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -135,7 +136,7 @@ def _moved(node: Any, done: dict[str, Moved]) -> Moved:
 def _filter(node: Any, done: dict[str, Moved]) -> Moved:
     (frame, above), (rows, of_rows) = _moved(node.frame, done), _moved(node.predicate, done)
     # rows of another frame would be aligned by their labels
-    same_rows = len(_sources(frame) | _sources(rows)) == 1
+    same_rows = len(_sources([frame, rows])) == 1
     is_column = rows.ndim == 1 and dtype_class(rows._meta.dtype) == "bool"
     if above != of_rows or not same_rows or not is_column:
         raise _StaysFiltered
@@ -215,8 +216,13 @@ def _holds(dtype: np.dtype[Any], value: Any) -> bool:
     return value is None or bool(row.where([False], value).dtype == dtype)
 
 
-def _sources(node: Any) -> frozenset[str]:
-    """Names of the nodes whose rows, and labels, an input has."""
-    if not _is_step(node):
-        return frozenset((node._name,))
-    return frozenset().union(*(_sources(op) for op in node.operands if _has_rows(op)))
+def _sources(roots: Sequence[Any]) -> set[str]:
+    """Names of the nodes whose rows, and labels, some inputs have."""
+    nodes: dict[str, Any] = {}
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node._name not in nodes:  # each column of a chain refers to the frame before
+            nodes[node._name] = node
+            stack += filter(_has_rows, node.operands) if _is_step(node) else ()
+    return {name for name, node in nodes.items() if not _is_step(node)}

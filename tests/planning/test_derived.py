@@ -103,7 +103,17 @@ def test_answers_are_pandas(derived: list[Derived | None], name: str) -> None:
     assert compiler.compile_source(deriving(text_of(read)), "sm_90").code
 
 
+def chained(frame: Any, levels: int) -> Any:
+    """A column that is made of itself again and again, between two filters."""
+    frame = frame[frame.w < 0.9]
+    for _ in range(levels):
+        frame = frame.assign(v=frame.v * 0.5 + frame.w - frame.v)
+    return frame[frame.v < 10]
+
+
 LEFT: dict[str, Query] = {
+    "a column made of itself": lambda d: chained(d, 16).groupby("k").v.sum(),
+    "an end that is no number": lambda d: d[d.w.between(np.nan, 0.5)].groupby("k").w.sum(),
     "nothing computed": lambda d: d.groupby("k").v.sum(),
     "text": lambda d: d[d.s == "a"].groupby("k").v.sum(),
     "list": lambda d: d[d.i.isin([1, 2])].groupby("k").v.sum(),

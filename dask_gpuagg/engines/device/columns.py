@@ -50,6 +50,8 @@ DTYPES: dict[TypeId, Any] = {
     getattr(TypeId, name): np.dtype(dtype) for name, (_, dtype) in _TYPES.items() if dtype
 } | {TypeId.STRING: _STRINGS}
 FLOATS = ("f32", "f64")
+# Where a smaller share of the rows stays, a copy costs less than reading all of them.
+FEW_STAY = 1 / 8
 
 INT32 = DataType(TypeId.INT32)
 INT64 = DataType(TypeId.INT64)

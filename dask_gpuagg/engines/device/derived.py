@@ -17,11 +17,9 @@ from dask_gpuagg.cuda.derive import text_of
 from dask_gpuagg.cuda.query.instantiations import deriving
 from dask_gpuagg.cuda.runtime.driver import Device, current_device, fill
 from dask_gpuagg.cuda.runtime.kernels import Kernels, OneUnit
-from dask_gpuagg.engines.device.columns import DTYPES, as_column, frame_of, view_at
+from dask_gpuagg.engines.device.columns import DTYPES, FEW_STAY, as_column, frame_of, view_at
 from dask_gpuagg.expressions import Derived, Read, inputs_of
 
-# Of fewer rows that stay a copy costs less than reading all of them.
-FEW_STAY = 1 / 8
 _TYPES = {dtype: kind for kind, dtype in DTYPES.items() if isinstance(dtype, np.dtype)}
 
 

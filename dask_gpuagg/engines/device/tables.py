@@ -20,6 +20,7 @@ from dask.dataframe.dispatch import hash_object_dispatch
 
 from dask_gpuagg.dtypes import INTEGRAL, NUMERIC, TEMPORAL, TEXT, TICKS, dtype_class, ticks_of
 from dask_gpuagg.engines.device.columns import (
+    FEW_STAY,
     INT32,
     INT64,
     NOWHERE,
@@ -52,8 +53,6 @@ _SHARE_OF_A_CALL = 6
 _NANOSECONDS = 10**9
 # as ``host.bucket_of`` has it
 _SECOND = 0x9E3779B97F4A7C15
-# Of fewer rows that stay a copy costs less than reading all of them.
-_FEW_STAY = 1 / 8
 # Outputs up to which the rows of each are looked for; for more they are sorted by their output.
 _FEW_BUCKETS = 8
 
@@ -355,7 +354,7 @@ def filtered(
         key = view(keys[place])
         # a mask is that of all rows of a column, of which this may be some
         key = keep_where(key.copy() if key.offset() else key, condition)
-        if len(mask) - key.null_count() >= len(mask) * _FEW_STAY:
+        if len(mask) - key.null_count() >= len(mask) * FEW_STAY:
             nullable = like(key, keys[place].dtype)
             return [nullable if i == place else k for i, k in enumerate(keys)], columns, index
     views = plc.Table([view(column) for column in (*keys, *columns)])
@@ -367,8 +366,8 @@ def filtered(
 
 
 def _nullable_key(keys: Sequence[Any], plan: Plan) -> int | None:
-    """The number of a key of fixed width, if rows of null keys are in no group and in no table."""
-    if not (plan.dropna and plan.shape == "groups" and plan.is_one_table) or plan.drops_late:
+    """The number of a key of fixed width, if rows of null keys are in no table."""
+    if not plan.drops_at_once:
         return None
     fixed = (
         i for i, key in enumerate(keys) if isinstance(key.dtype, np.dtype) and is_own(key.dtype)
