@@ -27,6 +27,9 @@ _BINARY: dict[type, str] = {
 _UNARY: dict[type, str] = {
     kind: kind.__name__.lower() for kind in (E.Neg, E.Abs, E.Invert, E.IsNa, E.NotNull)
 }
+# all steps that are read
+COMPUTED = {*_BINARY, *_UNARY, E.Between, E.Where, E.Mask, E.Fillna}
+COMPUTED_OF_TIMES = "floor"
 _COMPARED = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
 _LOGICAL = frozenset(("and", "or", "xor", "invert"))
 _ENDS = {"both": ("ge", "le"), "left": ("ge", "lt"), "right": ("gt", "le"), "neither": ("gt", "lt")}
@@ -139,8 +142,8 @@ class _Reader:
             return _checked(type(node).__name__.lower(), dtype, *operands)
         if isinstance(node, E.Fillna):
             return _checked("fillna", dtype, self.series(node.frame), self._operand(node.value))
-        if isinstance(node, A.FunctionMap) and (node.accessor, node.attr) == ("dt", "floor"):
-            if node.kwargs or len(node.args) != 1:
+        if isinstance(node, A.FunctionMap) and node.attr == COMPUTED_OF_TIMES:
+            if node.accessor != "dt" or node.kwargs or len(node.args) != 1:
                 raise _LeftToDask
             return _checked("floor", dtype, self.series(node.frame), *node.args)
         raise _LeftToDask

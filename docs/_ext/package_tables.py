@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.dtypes import DEVICE_CLASSES, DTYPE_CLASSES
 from dask_gpuagg.engines.device.support import device_classes
+from dask_gpuagg.planning.derived import COMPUTED, COMPUTED_OF_TIMES
 from dask_gpuagg.planning.filters import METHODS_OF_TIMES, STEPS
 from dask_gpuagg.settings import SETTINGS
 
@@ -64,16 +65,25 @@ _COLUMNS = {
 
 def steps_table() -> str:
     """Steps that may be above a filter, by the columns that they take."""
-    steps: dict[str, list[str]] = {}
+    steps: dict[str, list[tuple[str, bool]]] = {}
     for kind, dtypes in STEPS.items():
         name = getattr(kind, "_operator_repr", kind.__name__.lower())
-        steps.setdefault(dtypes, []).append(name)
-    steps["iM"] = [f".dt.{name}" for name in sorted(METHODS_OF_TIMES)]
+        steps.setdefault(dtypes, []).append((name, kind in COMPUTED))
+    names = sorted(METHODS_OF_TIMES)
+    steps["iM"] = [(f".dt.{name}", name == COMPUTED_OF_TIMES) for name in names]
     rows = [
-        [", ".join(f"`{name}`".replace("|", "\\|") for name in names), _COLUMNS[dtypes]]
-        for dtypes, names in steps.items()
+        [
+            _listed([name for name, _ in of_dtypes]),
+            _COLUMNS[dtypes],
+            _listed([name for name, computed in of_dtypes if computed]),
+        ]
+        for dtypes, of_dtypes in steps.items()
     ]
-    return markdown(["steps", "of columns of"], rows)
+    return markdown(["steps", "of columns of", "by the kernel of a GPU"], rows)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`".replace("|", "\\|") for name in names)
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
