@@ -101,7 +101,7 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
         partials = partials_of(query, chunks)
         merged = nodes.GroupByTree(partials, plan, promised, decision, query.split_every)
     if merged is not None:
-        return merged if outputs == 1 else nodes.GroupByDivide(merged, plan, promised, outputs)
+        return merged
     # rows of whole groups are not gathered: they are exchanged, finished, and the results gathered
     buckets = max(outputs, decision.pieces)
     if spread:
