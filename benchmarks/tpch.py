@@ -170,7 +170,7 @@ def session(options: argparse.Namespace) -> Iterator[Tables]:
             yield read(folder, options.scale, decimals=options.decimals)
         return
     # cuDF compares no dates of Python
-    tpch_queries.date = lambda y, m, d: np.datetime64(f"{y:04d}-{m:02d}-{d:02d}", "ms")  # type: ignore
+    tpch_queries.date = lambda y, m, d: np.datetime64(f"{y:04d}-{m:02d}-{d:02d}", "ms")  # type: ignore[assignment, attr-defined, return-value]
     with (
         Session(DEVICE, 1, "tcp", options.pool),
         dask.config.set({"dataframe.shuffle.method": "tasks"}),
