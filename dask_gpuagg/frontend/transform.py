@@ -19,7 +19,7 @@ from dask.dataframe.dask_expr._collection import new_collection
 
 from dask_gpuagg.cache import OfObjects
 from dask_gpuagg.dtypes import is_plain
-from dask_gpuagg.engines.host.grouping import take
+from dask_gpuagg.engines.host.grouping import group, take
 from dask_gpuagg.frontend.extended import GroupByCompleted, places_in
 from dask_gpuagg.frontend.metadata import is_cudf
 from dask_gpuagg.frontend.specification import on_own_labels
@@ -47,7 +47,7 @@ def gpuagg_lookup(frame: Any, groups: Any, meta: Any, *by: Any) -> Any:
     if is_cudf(frame):
         result = import_module("dask_gpuagg.engines.device.tables").looked_up(groups, keys)
     else:
-        table, places = _by_address(groups, keys) or _by_merge(groups, keys)
+        table, places = _by_integer(groups, keys) or (groups, _places(groups.index, keys))
         columns = [table] if table.ndim == 1 else [table.iloc[:, i] for i in range(table.shape[1])]
         result = pd.DataFrame(
             {i: take(_array(column), places) for i, column in enumerate(columns)}, copy=False
@@ -59,27 +59,29 @@ def gpuagg_lookup(frame: Any, groups: Any, meta: Any, *by: Any) -> Any:
     return result
 
 
-def _by_merge(groups: Any, keys: list[pd.Series]) -> tuple[Any, Any]:
-    """The groups, and the rows' places in them."""
-    columns = {f"k{i}": key.array for i, key in enumerate(keys)}
-    return groups, places_in(groups.index, pd.DataFrame(columns))
+def _places(index: pd.Index, keys: list[pd.Series]) -> Any:
+    """The places of the rows' keys in an index of groups, each distinct one looked up once."""
+    rows = group(keys, dropna=False)
+    columns = {f"k{i}": key for i, key in enumerate(rows.keys)}
+    return places_in(index, pd.DataFrame(columns)).take(rows.codes)
 
 
 def _array(column: pd.Series) -> Any:
     return column.to_numpy() if is_plain(column.dtype) else column.array
 
 
-def _by_address(groups: Any, keys: list[pd.Series]) -> tuple[Any, Any] | None:
-    """A table, and the rows' places in it, of NumPy's integers that lie close together."""
+def _by_integer(groups: Any, keys: list[pd.Series]) -> tuple[Any, Any] | None:
+    """A table, and the rows' places in it, where the key is one of NumPy's integers."""
     dtype = groups.index.dtype
     plain = isinstance(dtype, np.dtype) and dtype.kind in "iu"
     if len(keys) > 1 or keys[0].dtype != dtype or not (plain and len(groups)):
         return None
+    labels = keys[0].to_numpy()
     # the same table for all partitions
     low, places, table = _tables.of(groups, lambda: _table_of(groups))
-    if places is None:
-        return None
-    rows = _slots(keys[0].to_numpy(), low)
+    if isinstance(places, pd.Index):
+        return groups, places.get_indexer(labels)
+    rows = _slots(labels, low)
     # a label below the lowest one is beyond the last place
     if rows.view(np.uint64).max(initial=0) >= len(places):
         return None
@@ -89,13 +91,17 @@ def _by_address(groups: Any, keys: list[pd.Series]) -> tuple[Any, Any] | None:
 def _table_of(groups: Any) -> tuple[int, Any, Any]:
     """The smallest label, the place of each from there on, and the groups by label.
 
-    No places of distant labels, and no table whose nulls would change a dtype.
+    Distant labels are hashed. There is no table whose nulls would change a dtype.
     """
-    low, high = int(groups.index.min()), int(groups.index.max())
-    if high - low >= 4 * len(groups) + _CLOSE:
-        return low, None, None
+    labels = groups.index.to_numpy()
+    low, high = int(labels.min()), int(labels.max())
+    if high - low >= 4 * len(labels) + _CLOSE:
+        # an index of its own, hashed before another thread sees it
+        index = pd.Index(labels, copy=False)
+        index.get_indexer(labels[:1])
+        return low, index, None
     places = np.full(high - low + 1, -1)
-    places[_slots(groups.index.to_numpy(), low)] = np.arange(len(groups))
+    places[_slots(labels, low)] = np.arange(len(labels))
     table = groups.reset_index(drop=True).reindex(places)
     same = table.dtype == groups.dtype if table.ndim == 1 else table.dtypes.equals(groups.dtypes)
     return low, places, table if same else None
