@@ -13,7 +13,10 @@ from dask_gpuagg.frontend.transform import GroupByLookup
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy
 from tests.device.frames import on_device
 
-pytestmark = pytest.mark.usefixtures("raising")
+pytestmark = [
+    pytest.mark.usefixtures("raising"),
+    pytest.mark.filterwarnings("ignore:(?s).*`meta` is not specified"),
+]
 
 ROWS = 1_200
 
