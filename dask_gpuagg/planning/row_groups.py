@@ -27,8 +27,8 @@ from dask_gpuagg.planning.chunks import GroupByQuery, constant, expressions
 from dask_gpuagg.planning.filters import Blanked, sources_of
 from dask_gpuagg.tasks.reading import BOUNDS, Bounds, ColumnsAsRead, Range, SomeRowGroups
 
-# comparisons of which the constant is the smallest value, and the largest one
-_LOW, _HIGH = (E.EQ, E.GE, E.GT), (E.EQ, E.LE, E.LT)
+# comparisons of which the constant is the smallest value, the largest one, and outside
+_LOW, _HIGH, _OPEN = (E.EQ, E.GE, E.GT), (E.EQ, E.LE, E.LT), (E.GT, E.LT)
 # constants as statistics have them
 _COMPARED = (int, float, str, date)
 # columns whose values or dtype depend on which rows are read
@@ -94,8 +94,7 @@ def within_bounds(query: GroupByQuery) -> GroupByQuery:
 def _bounded(reader: Any) -> Any:
     """The class that takes the place of a reader of the host, or ``None``."""
     if type(reader) is ReadParquetPyarrowFS:
-        whole_files = not reader._dataset_info["using_metadata_file"]
-        return BoundedPyarrowFS if whole_files and not reader.arrow_to_pandas else None
+        return None if reader.arrow_to_pandas else BoundedPyarrowFS
     if type(reader) is not ReadParquetFSSpec or reader.engine is not ArrowDatasetEngine:
         return None
     read = reader._io_func  # of no files it is another function
@@ -110,19 +109,20 @@ def _bounds(node: Any, source: str, schema: pa.Schema) -> Bounds:
     ranges: list[Range] = []
     if isinstance(node, (*_LOW, *_HIGH)):
         low, high = (node.right if isinstance(node, side) else None for side in (_LOW, _HIGH))
-        ranges = [(low, high)]
+        ranges = [(low, high, isinstance(node, _OPEN))]
     elif isinstance(node, E.Between):
-        ranges = [(node.left, node.right)]
+        ranges = [(node.left, node.right, node.inclusive == "neither")]
     elif isinstance(node, E.Isin) and (listed := constant(node.operand("values"))) is not None:
-        ranges = [(value, value) for value in listed.value]
+        ranges = [(value, value, False) for value in listed.value]
     name: Any = None
     if 0 < len(ranges) <= _MAX_LISTED:
         name = _name_in_file(node.operands[0], source)
     if name not in schema.names:
         return ()
     dtype = schema.field(name).type
-    of_file = tuple((_in_type(low, dtype), _in_type(high, dtype)) for low, high in ranges)
-    return ((name, dtype, of_file),) if (None, None) not in of_file else ()
+    of_file = tuple((_in_type(a, dtype), _in_type(b, dtype), is_open) for a, b, is_open in ranges)
+    is_bounded = all(low is not None or high is not None for low, high, _ in of_file)
+    return ((name, dtype, of_file),) if is_bounded else ()
 
 
 def _name_in_file(column: Any, source: str) -> Any:

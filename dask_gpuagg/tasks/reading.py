@@ -194,8 +194,8 @@ _READABLE = frozenset(("PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DI
 _TEXT_KEYS = "gpuagg_text_keys"
 BOUNDS = "gpuagg_bounds"
 
-# the smallest and the largest value, either may be ``None``
-Range = tuple[Any, Any]
+# the smallest and the largest value, either may be ``None``, and whether these are outside
+Range = tuple[Any, Any, bool]
 # of all rows to be read: columns, their types in the file, and ranges of which a value is in one
 Bounds = tuple[tuple[str, pa.DataType, tuple[Range, ...]], ...]
 
@@ -329,11 +329,11 @@ def _meets(statistics: pq.Statistics | None, ranges: Sequence[Range]) -> bool:
     except (ValueError, OverflowError):  # times and texts that Python has no objects of
         return True
     # as NaN compares, nothing is outside
-    outside = (
-        (low is not None and largest < low) or (high is not None and smallest > high)
-        for low, high in ranges
+    return not all(
+        (low is not None and (largest < low or (is_open and largest == low)))
+        or (high is not None and (smallest > high or (is_open and smallest == high)))
+        for low, high, is_open in ranges
     )
-    return not all(outside)
 
 
 def _in_dictionaries(metadata: pq.FileMetaData, keys: Collection[str]) -> list[str]:
