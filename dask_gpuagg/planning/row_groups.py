@@ -29,6 +29,8 @@ from dask_gpuagg.tasks.reading import BOUNDS, Bounds, ColumnsAsRead, Range, Some
 
 # comparisons of which the constant is the smallest value, the largest one, and outside
 _LOW, _HIGH, _OPEN = (E.EQ, E.GE, E.GT), (E.EQ, E.LE, E.LT), (E.GT, E.LT)
+# integers beside nulls are floats in pandas, which are rounded from here on
+_EXACT = 2**53
 # constants as statistics have them
 _COMPARED = (int, float, str, date)
 # columns whose values or dtype depend on which rows are read
@@ -135,12 +137,14 @@ def _name_in_file(column: Any, source: str) -> Any:
 
 
 def _in_type(value: Any, dtype: pa.DataType) -> Any:
-    """A constant as statistics have it; ``None`` where a type has no value equal to it."""
+    """A constant as statistics have it; ``None`` where pandas may compare another one."""
     if pa.types.is_timestamp(dtype) and isinstance(value, str | np.datetime64):
         value = pd.Timestamp(value)
+    is_exact = isinstance(value, int | np.integer) and abs(value) < _EXACT
+    if dtype in (pa.uint64(), pa.float16()) or (pa.types.is_integer(dtype) and not is_exact):
+        return None
     try:
         in_file = pa.scalar(value, dtype).as_py()
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return None
-    is_equal = isinstance(in_file, _COMPARED) and dtype != pa.float16() and in_file == value
-    return in_file if is_equal else None
+    return in_file if isinstance(in_file, _COMPARED) and in_file == value else None
