@@ -16,6 +16,7 @@ import pandas as pd
 import pyarrow as pa
 from dask._task_spec import Task
 from dask.dataframe.dask_expr import _expr as E
+from dask.dataframe.dask_expr._expr import Expr
 from dask.dataframe.dask_expr.io.io import FusedIO
 from dask.dataframe.dask_expr.io.parquet import ReadParquetFSSpec, ReadParquetPyarrowFS
 from dask.dataframe.io.parquet.arrow import ArrowDatasetEngine
@@ -80,7 +81,7 @@ def within_bounds(query: GroupByQuery) -> GroupByQuery:
     (source,) = sources.values()
     reader = source.operand("_expr") if isinstance(source, FusedIO) else source
     bounded = _bounded(reader)
-    keys = {b for b in query.by if b not in expressions(query.by)}
+    keys = {b for b in query.by if not isinstance(b, Expr)}
     by_rows = any(dtype_class(dtype) in _BY_ROWS for dtype in dtypes_in(source._meta))
     if bounded is None or by_rows or not keys <= set(query.frame.columns):
         return query
@@ -140,7 +141,7 @@ def _in_type(value: Any, dtype: pa.DataType) -> Any:
     """A constant as statistics have it; ``None`` where pandas may compare another one."""
     if pa.types.is_timestamp(dtype) and isinstance(value, str | np.datetime64):
         value = pd.Timestamp(value)
-    is_exact = isinstance(value, int | np.integer) and abs(value) < _EXACT
+    is_exact = isinstance(value, int | np.integer) and abs(int(value)) < _EXACT
     if dtype in (pa.uint64(), pa.float16()) or (pa.types.is_integer(dtype) and not is_exact):
         return None
     try:

@@ -8,6 +8,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -181,6 +183,37 @@ def test_some_queries_read_all_row_groups(folder: Path, filesystem: str, name: s
     ddf = dd.read_parquet(folder, filesystem=filesystem)
     compare(LEFT[name], ddf)
     assert not is_bounded(LEFT[name](ddf))
+
+
+@pytest.mark.parametrize("filesystem", FILESYSTEMS)
+@pytest.mark.parametrize("key", ["s", ["s", "k"], "t"])
+def test_keys_of_files_without_a_row_group(folder: Path, filesystem: str, key: Any) -> None:
+    ddf = dd.read_parquet(folder, filesystem=filesystem)
+    for spec in ({"v": ["sum", "first"]}, {"v": "median", "s": "nunique"}):
+        compare(lambda d, spec=spec: d[late(d)].groupby(key).agg(spec), ddf)
+
+
+def test_a_key_of_labels_reads_all_row_groups(folder: Path) -> None:
+    ddf = dd.read_parquet(folder, index="s", columns=["k", "v", "i"])
+    for by in (lambda e: "s", lambda e: ["s", e.k]):
+
+        def query(d: Any, by: Callable[[Any], Any] = by) -> Any:
+            e = d[late(d)]
+            return e.groupby(by(e)).v.sum()
+
+        compare(query, ddf)
+        assert not is_bounded(query(ddf))
+
+
+@pytest.mark.parametrize("filesystem", FILESYSTEMS)
+def test_tasks_travel(folder: Path, filesystem: str) -> None:
+    query = total(late)(dd.read_parquet(folder, filesystem=filesystem)).optimize()
+    assert (
+        query._name == total(late)(dd.read_parquet(folder, filesystem=filesystem)).optimize()._name
+    )
+    sent = cloudpickle.loads(cloudpickle.dumps(dict(query.dask)))
+    (result,) = dask.get(sent, query.__dask_keys__())
+    pd.testing.assert_series_equal(result, query.compute())
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
