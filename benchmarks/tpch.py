@@ -2,32 +2,49 @@
 
 ``python -m benchmarks.tpch --scale 0.5``. The arms run in one process on the same Parquet files, in
 turns, and read them in every run; per query, the median over rounds of stock time divided by plugin
-time, beside the same of stock Dask and itself. ``README.md`` says how to read it. The tables are
-made once by ``tpchgen-cli``, and kept.
+time, beside the same of stock Dask and itself; and where the time of stock Dask's tasks goes.
+``README.md`` says how to read it. The tables are made once by ``tpchgen-cli``, and kept. With
+``--engine device`` dask-cuDF runs on one GPU, shuffles by tasks, and reads money as floats.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
+import contextlib
+import functools
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import dask
 import dask.dataframe as dd
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks import arms, machine
+from benchmarks import arms, machine, tpch_queries
+from benchmarks.end_to_end_cluster import DEVICE, HOST, Session
 from benchmarks.queries import Query
 from benchmarks.report import write
 from benchmarks.tpch_queries import QUERIES, WITHOUT_GROUPBY, Tables
 
-OUT = Path("benchmarks/results/tpch.json")
+OUT = {
+    HOST: Path("benchmarks/results/tpch.json"),
+    DEVICE: Path("benchmarks/results/nvidia-h200/tpch.json"),
+}
+# kinds of tasks, by parts of the names of stock Dask's
+KINDS = {
+    "reading": ("read", "parquet", "astype"),
+    "joins": ("merge", "join", "shuffle", "partition", "barrier", "transfer", "concat"),
+    "group-bys": ("group", "aggregat", "chunk", "tree", "agg"),
+}
 LINES = 6_000_000
 """About so many rows has the largest table at scale 1."""
 MONEY = {
@@ -43,9 +60,12 @@ MONEY = {
 """The tables, and their columns of decimals."""
 
 
-def write_parquet(scale: float, parts: int, folder: Path) -> Path:
-    """Return the folder of the tables at a scale, each in so many files, made if need be."""
-    target = folder / f"tpch-sf{scale:g}-{parts}"
+def write_parquet(scale: float, parts: int, folder: Path, plain: bool = False) -> Path:
+    """Return the folder of the tables at a scale, each in so many files, made if need be.
+
+    ``plain`` ones have floats for decimals and timestamps for dates, as cuDF computes with them.
+    """
+    target = folder / f"tpch-sf{scale:g}-{parts}{'-plain' * plain}"
     if target.exists():
         return target
     # the tool lies beside the interpreter, which need not be on the PATH
@@ -59,20 +79,26 @@ def write_parquet(scale: float, parts: int, folder: Path) -> Path:
         unfinished = Path(scratch) / target.name
         command = [tool, "parquet", "--scale-factor", f"{scale:g}", "--parts", str(parts)]
         subprocess.run([*command, "--output-dir", str(unfinished), "--quiet"], check=True)
-        for file in unfinished.glob("*/*.parquet"):
-            _without_views(file)
+        files = list(unfinished.glob("*/*.parquet"))
+        with concurrent.futures.ProcessPoolExecutor() as pool:
+            list(pool.map(functools.partial(_rewrite, plain=plain), files))
         unfinished.rename(target)
     return target
 
 
-def _without_views(file: Path) -> None:
+def _rewrite(file: Path, plain: bool) -> None:
     """Write a file again with plain strings: Arrow compares and filters no views of strings."""
     table = pq.read_table(file)
-    fields = [
-        field.with_type(pa.string()) if pa.types.is_string_view(field.type) else field
-        for field in table.schema
-    ]
+    fields = [field.with_type(_type_of(field.type, plain)) for field in table.schema]
     pq.write_table(table.cast(pa.schema(fields)), file)
+
+
+def _type_of(kind: pa.DataType, plain: bool) -> pa.DataType:
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if plain and pa.types.is_decimal(kind):
+        return pa.float64()
+    return pa.timestamp("ms") if plain and pa.types.is_date(kind) else kind
 
 
 def read(folder: Path, scale: float, filesystem: str = "fsspec", decimals: bool = False) -> Tables:
@@ -98,36 +124,93 @@ def query(name: str) -> Query:
     return Query(name, title, build)
 
 
+def read_plain(folder: Path, scale: float) -> Tables:
+    """Return the tables as dask-cuDF reads them."""
+    import dask_cudf
+
+    return Tables(scale, **{name: dask_cudf.read_parquet(folder / name) for name in MONEY})
+
+
+def shares(one: Query, tables: Tables, options: argparse.Namespace) -> dict[str, float]:
+    """Return the shares of stock Dask's tasks in their time, by kind; none is fused with others."""
+    lowered = one.build(tables).optimize(fuse=False)
+    if options.engine == DEVICE:
+        from distributed import get_task_stream
+
+        with get_task_stream() as stream:
+            lowered.compute(optimize_graph=False)
+        times = [
+            (str(task["key"]), step["stop"] - step["start"])
+            for task in stream.data
+            for step in task["startstops"]
+            if step["action"] == "compute"
+        ]
+    else:
+        from dask.diagnostics import Profiler
+
+        with Profiler() as profiler:
+            lowered.compute(optimize_graph=False)
+        times = [(str(done.key), done.end_time - done.start_time) for done in profiler.results]
+    seconds: Counter[str] = Counter()
+    for key, taken in times:
+        name = key.lower()
+        kind = next((k for k, parts in KINDS.items() if any(p in name for p in parts)), "others")
+        seconds[kind] += taken
+    total = sum(seconds.values()) or 1.0
+    return {kind: round(taken / total, 3) for kind, taken in seconds.most_common()}
+
+
+@contextlib.contextmanager
+def session(options: argparse.Namespace) -> Iterator[Tables]:
+    """Yield the tables while a scheduler is set."""
+    on_gpu = options.engine == DEVICE
+    folder = write_parquet(options.scale, options.parts, options.data, plain=on_gpu)
+    if not on_gpu:
+        with dask.config.set(scheduler="threads", num_workers=options.threads):
+            yield read(folder, options.scale, decimals=options.decimals)
+        return
+    # cuDF compares no dates of Python
+    tpch_queries.date = lambda y, m, d: np.datetime64(f"{y:04d}-{m:02d}-{d:02d}", "ms")  # type: ignore[assignment, attr-defined, return-value]
+    with (
+        Session(DEVICE, 1, "tcp", options.pool),
+        dask.config.set({"dataframe.shuffle.method": "tasks"}),
+    ):
+        yield read_plain(folder, options.scale)
+
+
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the benchmark and return its results, written to ``options.out`` after every query."""
     arms.prepare(options.arms)
-    folder = write_parquet(options.scale, options.parts, options.data)
-    tables = read(folder, options.scale)
     measured: dict[str, Any] = {}
+    title = f"threads: {options.threads} threads in one process, reading included"
+    if options.engine == DEVICE:
+        title = "one worker on one GPU, shuffles by tasks, reading included"
+    about = machine.provenance()
     results: dict[str, Any] = {
         "schema": 1,
-        **machine.provenance(),
+        **about,
+        "commit": options.commit or about["commit"],
         "arms": list(options.arms),
         "data": {
             "name": f"TPC-H SF {options.scale:g}, lineitem of about",
             "scale": options.scale,
             "rows": int(LINES * options.scale),
             "partitions": options.parts,
+            "decimals": options.decimals,
         },
         "repeats": options.repeats,
         "schedulers": {
-            "threads": {
-                "title": f"threads: {options.threads} threads in one process, reading included",
-                "queries": measured,
-            }
+            "gpu" if options.engine == DEVICE else "threads": {"title": title, "queries": measured}
         },
     }
-    with dask.config.set(scheduler="threads", num_workers=options.threads):
+    with session(options) as tables:
         for name in options.queries:
             one = query(name)
             print(f"{name}: {one.title}", file=sys.stderr, flush=True)
-            again = arms.PLUGIN in options.arms
+            again = arms.PLUGIN in options.arms and options.engine == HOST
             measured[name] = arms.measure(one, tables, options, again)
+            if measured[name]["ratio"] is not None:
+                measured[name]["shares"] = shares(one, tables, options)
             write(results, options.out)
     return results
 
@@ -135,12 +218,19 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """Return the options."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tpch", description=__doc__)
-    arms.add_arguments(parser, 11, 180.0, OUT)
+    arms.add_arguments(parser, 11, 180.0, OUT[HOST])
+    parser.add_argument("--engine", choices=(HOST, DEVICE), default=HOST)
+    parser.add_argument("--decimals", action="store_true", help="money as decimals, on the host")
+    parser.add_argument("--pool", default="60GB", help="device memory of the worker's RMM pool")
+    parser.add_argument("--commit", help="where the tree is no git checkout")
     parser.add_argument("--scale", type=float, default=0.5, help="TPC-H's scale factor")
     parser.add_argument("--data", type=Path, default=Path("data"), help="where Parquet is kept")
     parser.add_argument("--parts", type=int, default=8, help="files of a table")
     parser.add_argument("--queries", type=arms.list_of(tuple(QUERIES)), default=tuple(QUERIES))
-    return arms.parsed(parser, argv, OUT, "tpch-quick.json", scale=0.01, repeats=1)
+    options = arms.parsed(parser, argv, OUT[HOST], "tpch-quick.json", scale=0.01, repeats=1)
+    if options.out == OUT[HOST]:
+        options.out = OUT[options.engine]
+    return options
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from dask._expr import Expr, _ExprSequence
 from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._repartition import Repartition
+from dask.dataframe.dask_expr._rolling import RollingReduction
 from dask.dataframe.utils import is_index_like
 from pandas.api.types import is_dict_like
 
@@ -42,6 +43,7 @@ from dask_gpuagg.frontend.extended import ExtendedAggregation, joined
 from dask_gpuagg.frontend.merges import sides_below
 from dask_gpuagg.frontend.metadata import cached_meta, is_cudf
 from dask_gpuagg.frontend.methods import ADDED, Added
+from dask_gpuagg.frontend.ordered import lower_apply, lower_rolling
 from dask_gpuagg.frontend.patches import Hook
 from dask_gpuagg.frontend.transform import transform
 from dask_gpuagg.plan import Unsupported
@@ -81,6 +83,8 @@ def hooks() -> list[Hook]:
         *((kind, "_meta", cached_meta) for kind in _WITH_METADATA),
         (G.GroupBy, "aggregate", functools.partial(with_all_bins, "aggregate", aggregate)),
         (G.GroupBy, "transform", transform),
+        (G.GroupByApply, "_lower", lower_apply),
+        (RollingReduction, "_lower", lower_rolling),
         (G.GroupBy, "__init__", initialize),
         (G.SeriesGroupBy, "__init__", initialize),
     ]

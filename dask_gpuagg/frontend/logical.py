@@ -11,6 +11,7 @@ from typing import Any
 
 from dask.dataframe.dask_expr import _groupby as G
 from dask.dataframe.dask_expr._expr import Expr
+from dask.dataframe.dask_expr._merge import Merge
 from dask.dataframe.dask_expr._rolling import RollingReduction
 
 from dask_gpuagg.aggregations import REGISTRY
@@ -22,6 +23,7 @@ from dask_gpuagg.frontend.extended import ExtendedAggregation
 from dask_gpuagg.frontend.metadata import is_cudf
 from dask_gpuagg.frontend.specification import Parameters, read_function, refuse_several
 from dask_gpuagg.plan import Column, Requested, Unsupported
+from dask_gpuagg.planning.bucketing import dtypes_in
 from dask_gpuagg.planning.chunks import GroupByQuery
 from dask_gpuagg.settings import for_tasks, settings
 
@@ -42,8 +44,6 @@ _LEFT: dict[type, str] = {
         *(G.GroupByCumsum, G.GroupByCumprod, G.GroupByCumcount, G.Head, G.Tail),
     )
 }
-# those of which stock Dask gave other answers for other partitions
-_BY_PARTITIONS = frozenset(("ffill", "bfill", "rolling"))
 
 
 def left_to_dask(expr: Any) -> Unsupported | None:
@@ -53,10 +53,7 @@ def left_to_dask(expr: Any) -> Unsupported | None:
         name = "rolling"
     if name is None:
         return None
-    reason = "it is no aggregation: Dask runs it"
-    if name in _BY_PARTITIONS:
-        reason += ", and its answer depends on how the rows of a group lie in partitions"
-    return Unsupported(reason, name)
+    return Unsupported("it is no aggregation: Dask runs it", name)
 
 
 def is_aggregation(expr: Any) -> bool:
@@ -227,6 +224,8 @@ def _requested(expr: Any, meta: Any) -> list[Requested]:
         return _requested_of_spec(expr, meta)
     name = _SINGLE[type(expr)]
     result = expr._meta
+    if _leaves_out_objects(expr):
+        raise Unsupported("numeric_only of booleans that a join may make objects", name)
     parameters: Parameters = ()
     if name in ("cov", "corr"):
         parameters = tuple(sorted((expr.operand("aggregate_kwargs") or {}).items()))
@@ -244,6 +243,18 @@ def _requested(expr: Any, meta: Any) -> list[Requested]:
         column = result.name if column is None or isinstance(column, list) else column
         return [Requested(column, name, column, parameters)]
     return [Requested(label, name, label, parameters) for label in result.columns]
+
+
+def _leaves_out_objects(expr: Any) -> bool:
+    """Whether data may have fewer columns of numbers than the metadata.
+
+    A join makes objects of booleans where rows have no partner.
+    """
+    chunk = _operand(expr, "chunk_kwargs") or {}
+    only = _operand(expr, "numeric_only") or chunk.get("numeric_only")
+    if not only or is_cudf(expr._meta) or bool not in dtypes_in(expr._meta):
+        return False
+    return any(join.how != "inner" for join in expr.frame.find_operations(Merge))
 
 
 def _requested_of_spec(expr: Any, meta: Any) -> list[Requested]:

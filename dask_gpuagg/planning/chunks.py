@@ -21,7 +21,7 @@ from dask.dataframe.dask_expr.io.io import FusedIO
 from dask.dataframe.dask_expr.io.parquet import ReadParquet
 from dask.tokenize import normalize_token
 
-from dask_gpuagg.cluster import current_client
+from dask_gpuagg.cluster import Place, current_client
 from dask_gpuagg.engines import DEVICE, HOST, engine_name
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.bucketing import (
@@ -29,6 +29,7 @@ from dask_gpuagg.planning.bucketing import (
     buckets_of,
     by_file,
     by_size,
+    bytes_of_a_row,
     held_by,
     in_even_parts,
     located,
@@ -255,11 +256,24 @@ def chunked(query: GroupByQuery) -> Chunks | None:
     if places is None:
         return None
     held = held_by(outside, places, int(frame.npartitions))
+    if device:
+        held = _with_computed(held, frame, by, outside)
     buckets = buckets_of(held, places, plan.order_sensitive, device, streamed)
     if len(buckets) == len(held):
         return None
     workers = {place.worker for place in held if place is not None}
     return Chunks(frame, tuple(by), buckets, len(workers), inside=readers, predicate=predicate)
+
+
+def _with_computed(
+    held: list[Place | None], frame: Expr, by: Sequence[Any], outside: Sequence[Expr]
+) -> list[Place | None]:
+    """The bytes of partitions, or of what a chunk computes of them where that is more."""
+    names = {node._name for node in outside}
+    computed = [root for root in (frame, *expressions(by)) if root._name not in names]
+    stored = sum(bytes_of_a_row(node._meta) for node in outside)
+    times = max(sum(bytes_of_a_row(root._meta) for root in computed) / max(stored, 1), 1)
+    return [p and Place(p.worker, round(p.nbytes * times)) for p in held]
 
 
 def _of_readers(

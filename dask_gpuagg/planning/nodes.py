@@ -12,9 +12,9 @@ joins those of one side of a merge with the other side. A *merge* makes finished
 * ``GroupByDirect`` and ``GroupByChunkDirect`` finish the only partition or chunk in its task;
 * ``GroupByNarrowed`` finds quantiles in two passes over chunks whose rows stay where they are.
 
-A *sink* makes as many outputs as Dask announced: ``GroupByGather`` of several, ``GroupByDivide`` of
-one. What has one task for a partition is a ``Blockwise``, which Dask fuses with its neighbours.
-Every node tells its tasks, for ``explain()``.
+Where Dask announced several outputs, the task that finishes all groups divides them. The *sink*
+``GroupByGather`` makes fewer outputs of several. What has one task for a partition is a
+``Blockwise``, which Dask fuses with its neighbours. Every node tells its tasks, for ``explain()``.
 """
 
 from __future__ import annotations
@@ -183,23 +183,63 @@ class GroupByChunks(GroupByNode):
         return layer
 
 
-class GroupByChunkDirect(GroupByNode):
-    """The only chunk made an output."""
+class GroupByFinished(GroupByNode):
+    """A node whose last task finishes all groups, and divides them by key hash where it has to.
+
+    Dividing them in a task of its own would take a scheduler longer than a GPU the query.
+    """
+
+    @functools.cached_property
+    def _finished(self) -> str:
+        return f"{self._prefix}-{self.deterministic_token}"
+
+    @functools.cached_property
+    def _name(self) -> str:
+        return (
+            self._finished if self._number() == 1 else f"gpuagg_output-{self.deterministic_token}"
+        )
+
+    def _number(self) -> int:
+        return int(self.decision.outputs)
+
+    def _layer(self) -> dict[Any, Any]:
+        layer, finished = self._tasks(), (self._finished, 0)
+        if self._number() == 1:
+            return layer
+        divided = (f"gpuagg_divide-{self.deterministic_token}", 0)
+        arguments = (TaskRef(finished), self.plan, self._number())
+        divide = Task(divided, tasks.gpuagg_divide, *arguments)
+        layer[finished] = Task.fuse(layer[finished], divide, key=finished)
+        return layer | _taken_apart(finished, _keys_of(self))
+
+    def _tasks(self) -> dict[Any, Any]:
+        """The tasks without those of the outputs; the last has the key ``(self._finished, 0)``."""
+        raise NotImplementedError
+
+    def steps(self) -> dict[str, int]:
+        """The number of this node's tasks, by what ``explain()`` calls them."""
+        return super().steps() | ({"divide": self._number()} if self._number() > 1 else {})
+
+
+class GroupByChunkDirect(GroupByFinished):
+    """The only chunk made the outputs."""
 
     _parameters = ["chunks", "plan", "promised", "decision"]
     _prefix, _step, route = "gpuagg_direct", "direct", Route.DIRECT
 
-    def _number(self) -> int:
-        return 1
-
-    def _layer(self) -> dict[Any, Any]:
+    def _tasks(self) -> dict[Any, Any]:
         options = {"plan": self.plan, "meta": self.promised.sent}
-        layer: dict[Any, Any] = self.chunks.layer(self._name, tasks.gpuagg_chunk_direct, **options)
+        layer: dict[Any, Any] = self.chunks.layer(
+            self._finished, tasks.gpuagg_chunk_direct, **options
+        )
         return layer
 
+    def _steps(self) -> dict[str, int]:
+        return {self._step: 1}
 
-class GroupByTree(GroupByNode, TreeReduce):
-    """Partials combined ``split_every`` at a time, finalized into one output.
+
+class GroupByTree(GroupByFinished, TreeReduce):
+    """Partials combined ``split_every`` at a time, finalized at once.
 
     It is found where Dask's own trees are looked for.
     """
@@ -209,27 +249,24 @@ class GroupByTree(GroupByNode, TreeReduce):
     # Dask's own print operands that this one has not
     __str__, _tree_repr_lines = Expr.__str__, Expr._tree_repr_lines
 
-    def _number(self) -> int:
-        return 1
-
-    def _layer(self) -> dict[Any, Task]:
+    def _tasks(self) -> dict[Any, Any]:
         size = 8 if self.split_every is None else self.split_every
         if size is not False and size < 2:
             raise ValueError("split_every must be greater than 1 or False")
-        layer: dict[Any, Task] = {}
+        layer: dict[Any, Any] = {}
         keys, depth = _keys_of(self.frame), 1
         while size and len(keys) > size:
             batches = [keys[i : i + size] for i in range(0, len(keys), size)]
-            keys = [(self._name, depth, i) for i in range(len(batches))]
+            keys = [(self._finished, depth, i) for i in range(len(batches))]
             for key, batch in zip(keys, batches, strict=True):
                 layer[key] = Task(key, tasks.gpuagg_combine, _refs(batch), self.plan)
             depth += 1
-        last, sent = (self._name, 0), self.promised.sent
+        last, sent = (self._finished, 0), self.promised.sent
         layer[last] = Task(last, tasks.gpuagg_finalize, _refs(keys), self.plan, sent)
         return layer
 
     def _steps(self) -> dict[str, int]:
-        return {"combine": len(self._layer()) - 1, "finalize": 1}
+        return {"combine": len(self._tasks()) - 1, "finalize": 1}
 
 
 class GroupByJoined(GroupByNode):
@@ -350,16 +387,13 @@ class GroupByMerge(GroupByNode, Blockwise):
         return Task(name, self.operation, table, plan=self.plan, meta=self._meta, bucket=bucket)
 
 
-class GroupByNarrowed(GroupByNode):
-    """Quantiles of groups by brackets, in two passes over the chunks; one output."""
+class GroupByNarrowed(GroupByFinished):
+    """Quantiles of groups by brackets, in two passes over the chunks."""
 
     _parameters = ["chunks", "plan", "promised", "decision", "stride", "max_inside"]
     _prefix, route = "gpuagg_narrowed", Route.NARROWED
 
-    def _number(self) -> int:
-        return 1
-
-    def _layer(self) -> dict[Any, Any]:
+    def _tasks(self) -> dict[Any, Any]:
         token, plan = self.deterministic_token, self.plan
         layer: dict[Any, Any] = {}
 
@@ -378,7 +412,7 @@ class GroupByNarrowed(GroupByNode):
         counted = of_chunks("count_sides", tasks.gpuagg_count_sides, aim=aim)
         wider = of_all("widen", tasks.gpuagg_widen, aim, counted)
         again = of_chunks("recount_sides", tasks.gpuagg_recount_sides, wider=wider)
-        last, passes = (self._name, 0), (aim, counted, wider, again)
+        last, passes = (self._finished, 0), (aim, counted, wider, again)
         layer[last] = Task(last, tasks.gpuagg_pick, *passes, plan, self.promised.sent)
         return layer
 
@@ -404,22 +438,6 @@ class GroupByGather(GroupByNode):
             of_output = _refs(parts[j :: self.outputs])
             layer[key] = Task(key, tasks.gpuagg_gather, of_output, self.plan, self.promised.sent)
         return layer
-
-
-class GroupByDivide(GroupByNode):
-    """A finished output divided by key hash into several."""
-
-    _parameters = ["frame", "plan", "promised", "outputs"]
-    _prefix = "gpuagg_output"
-
-    def _layer(self) -> dict[Any, Task]:
-        (output,) = _keys_of(self.frame)
-        divided = (f"gpuagg_divide-{self.deterministic_token}", 0)
-        task = Task(divided, tasks.gpuagg_divide, TaskRef(output), self.plan, self.outputs)
-        return {divided: task} | _taken_apart(divided, _keys_of(self))
-
-    def _steps(self) -> dict[str, int]:
-        return {"divide": 1 + self.outputs}
 
 
 def _keys_of(node: Expr) -> list[Any]:

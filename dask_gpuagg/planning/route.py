@@ -190,7 +190,7 @@ def _of_sample(
     # the schema is part of the identity: masked and plain arrays of equal values share a token
     kind = "rows" if few or chunks is not None else "partitions"
     plan = query.plan
-    by = (b._name if isinstance(b, Expr) else repr(b) for b in query.by)
+    by = (b._name if isinstance(b, Expr) else repr(b) for b in (query.predicate, *query.by))
     keys = (f"dropna={plan.dropna}", *(str(k) for k in plan.keys), *by)
     name = (kind, query.frame._name, *keys, *(repr(plan.columns[c].label) for c in pairs))
     estimate = _recent.get(name)

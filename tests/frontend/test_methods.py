@@ -15,6 +15,8 @@ import pyarrow as pa
 import pytest
 from dask.dataframe.dask_expr._groupby import SeriesGroupBy
 
+import dask_gpuagg
+
 pytestmark = pytest.mark.usefixtures("synchronous", "plugin")
 Query = Callable[[Any], Any]
 
@@ -204,3 +206,17 @@ def test_a_column_called_none(spec: Any) -> None:
 def test_arguments_that_nobody_knows_are_refused(name: str) -> None:
     with pytest.raises(TypeError, match="unexpected keyword"):
         getattr(dd.from_pandas(frame(), npartitions=2).groupby("k").x, name)(foo=1)
+
+
+@pytest.mark.parametrize("how", ["right", "inner"])
+def test_numeric_only_of_booleans_that_a_join_makes_objects(how: str) -> None:
+    left = pd.DataFrame({"j": [1, 2], "b": [True, False], "y": [1, 2]})
+    right = pd.DataFrame({"j": [1, 2, 3], "x": [1.0, 2.0, 3.0]})
+
+    def query(a: Any, b: Any) -> Any:
+        return a.merge(b, on="j", how=how).groupby("j").max(numeric_only=True)
+
+    with dask.config.set({"gpuagg.fallback": "silent"}):
+        result = query(dd.from_pandas(left, 1), dd.from_pandas(right, 1))
+        assert bool(dask_gpuagg.why_not(result)) is (how == "right")
+        assert list(result.compute().columns) == list(query(left, right).columns)

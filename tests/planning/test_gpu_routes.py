@@ -18,6 +18,7 @@ from dask_gpuagg import cluster
 from dask_gpuagg.planning import lower, route
 from dask_gpuagg.planning.bucketing import gpus
 from dask_gpuagg.planning.chunks import GroupByQuery, Route
+from dask_gpuagg.planning.nodes import GroupByChunks
 from dask_gpuagg.tasks.tasks import ROWS_OF_A_SAMPLE
 from tests.merging import decision_of, pieces_of
 from tests.planning.test_chunks import PARTITIONS, held
@@ -25,7 +26,6 @@ from tests.planning.test_chunks import PARTITIONS, held
 GPU_BYTES = 64 << 20
 # of 24 partitions, as Dask announces them; a tree divides its result into them
 OUTPUTS = 2
-DIVIDED = 1 + OUTPUTS
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_few_groups_are_merged_by_one_task_after_the_chunks(client: Client) -> N
     assert (decision.route, decision.outputs) == (Route.TREE, OUTPUTS)
     assert decision.groups == 100
     workers = len(client.run(int))
-    assert tasks_and_hops(query) == (workers + 1 + DIVIDED, 4)
+    assert tasks_and_hops(query) == (workers + 1 + OUTPUTS, 3)
     right(query, pdf)
 
 
@@ -117,7 +117,7 @@ def test_one_gpu_merges_its_chunks_as_long_as_the_result_fits(client: Client) ->
         query = ddf.groupby("k").v.sum()
         decision = decision_of(query)
         assert (decision.route, decision.outputs) == (Route.TREE, OUTPUTS)
-        assert tasks_and_hops(query) == (PARTITIONS // 8 + 1 + DIVIDED, 4)
+        assert tasks_and_hops(query) == (PARTITIONS // 8 + 1 + OUTPUTS, 3)
         right(query, pdf)
         with pieces_of(300_000):
             query = ddf.groupby("k").v.sum()
@@ -195,3 +195,14 @@ def test_workers_without_a_gpu_count_for_nothing(
 
 def _sorted_workers(client: Client) -> list[Any]:
     return [w for _, w in sorted(client.scheduler_info(n_workers=-1)["workers"].items())]
+
+
+def test_chunks_count_the_bytes_of_columns_that_they_compute(client: Client) -> None:
+    ddf = on_all(client, frame(50))
+    wide = ddf.assign(**{f"z{i}": ddf.v * (i + 1) for i in range(60)})
+    for data, number in ((ddf[["k", "v"]], 4), (wide, 8)):
+        query = data.groupby("k").agg(dict.fromkeys(data.columns[1:], "sum"))
+        (node,) = (
+            n for n in query.optimize(fuse=False).expr.walk() if isinstance(n, GroupByChunks)
+        )
+        assert len(node.chunks) == number

@@ -339,3 +339,9 @@ def test_results_that_are_combined_have_their_groups_in_the_same_outputs(
             wanted = expected[one] - expected[other]
             assert got.index.tolist() == wanted.index.tolist(), (one, other)
             np.testing.assert_allclose(got.astype(float), wanted.astype(float))
+
+
+def test_the_estimate_of_a_filter_is_its_own():
+    ddf = held(frame().assign(k=lambda f: f.k + 100))
+    ddf[ddf.v > 1e9].groupby("k").agg({"v": "median"}).compute()
+    assert by_narrowing(ddf.groupby("k").agg({"v": "median"}))

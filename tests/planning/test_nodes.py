@@ -103,7 +103,7 @@ class TestRoutes:
         # 40 partials by twos: 20 + 10 + 5 + 2 + 1 combinations and the last one
         assert depth(2) > depth(8) > depth(False)
         # and the division into three outputs
-        assert depth(False) == 40 + 40 + 1 + 4
+        assert depth(False) == 40 + 40 + 1 + 3
 
     @pytest.mark.parametrize("method", ["tasks", "disk"])
     def test_the_shuffle_method_is_honoured(self, ddf, method):
