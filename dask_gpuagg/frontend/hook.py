@@ -54,6 +54,7 @@ from dask_gpuagg.planning.eager import with_partials
 from dask_gpuagg.planning.filters import without_filters
 from dask_gpuagg.planning.lower import physical
 from dask_gpuagg.planning.route import route
+from dask_gpuagg.planning.row_groups import within_bounds
 from dask_gpuagg.reporting.events import Planned, Refused, emit, is_dry_run
 from dask_gpuagg.reporting.fallbacks import Reason, UnsupportedGroupBy, note_fallback
 from dask_gpuagg.settings import settings
@@ -146,7 +147,8 @@ def _planned(expr: Any, lowered: dict[str, Any]) -> Expr | None:
         stays = left or decision.route is Route.ALIGNED or not settings().eager_merge
         below = None if stays else sides_below(query)
         if below is None:
-            query = with_derived(without_filters(_on_lowered(query, lowered, shared)))
+            query = without_filters(_on_lowered(query, lowered, shared))
+            query = with_derived(within_bounds(query))
         else:
             lower = functools.partial(_on_lowered, lowered=lowered, shared=shared)
             query = with_partials(query, *below, lower)

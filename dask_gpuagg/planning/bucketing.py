@@ -318,7 +318,7 @@ def by_size(
     calls = tuple(tuple(read) for of_partition in reads for read in of_partition)
     if len(calls) == len(reads):
         return as_they_are
-    return *_read_by(SomeFiles(reader, calls, type(source)), source, frame, by), _numbered(reads)
+    return *read_by(SomeFiles(reader, calls, type(source)), source, frame, by), _numbered(reads)
 
 
 def without_labels(frame: Expr, by: Sequence[Any], inside: Sequence[Expr]) -> bool:
@@ -335,7 +335,7 @@ def without_labels(frame: Expr, by: Sequence[Any], inside: Sequence[Expr]) -> bo
     return not in_zones and all(dtype_class(dtype) in _PLAIN for dtype in dtypes)
 
 
-def _read_by(
+def read_by(
     reader: Expr, source: Expr, frame: Expr, by: Sequence[Any]
 ) -> tuple[Expr, tuple[Any, ...]]:
     """An input and its keys, read by another node."""
@@ -354,7 +354,7 @@ def by_file(
         return None
     if reader is source:
         return frame, tuple(by), tuple((i,) for i in range(source.npartitions))
-    return *_read_by(reader, source, frame, by), _numbered(source._fusion_buckets)
+    return *read_by(reader, source, frame, by), _numbered(source._fusion_buckets)
 
 
 def text_keys(frame: Expr, by: Sequence[Any], columns: Sequence[Any]) -> tuple[str, ...]:

@@ -189,13 +189,13 @@ def _add_tasks(
     if key in tasks or name not in nodes:
         return
     node = nodes[name]
-    task: Any = _constant(node) or node._task(key, index)
+    task: Any = constant(node) or node._task(key, index)
     for needed in task.dependencies:
         _add_tasks(needed, nodes, tasks, alias)
     tasks[key] = task.substitute(alias) if not alias.keys().isdisjoint(task.dependencies) else task
 
 
-def _constant(node: Any) -> DataNode | None:
+def constant(node: Any) -> DataNode | None:
     """The task of values that are there, such as those of ``isin``; ``None`` of other nodes."""
     layer = list(node._layer().items()) if isinstance(node, E._DelayedExpr) else []
     if len(layer) != 1 or not isinstance(layer[0][1], DataNode):
@@ -219,7 +219,7 @@ def region_of(roots: Sequence[Expr], readers: tuple[type, ...]) -> tuple[list[Ex
         node = stack.pop()
         if node._name in inside or node._name in outside:
             continue
-        if _constant(node) is not None:
+        if constant(node) is not None:
             inside[node._name] = node
         elif (
             isinstance(node, Blockwise)

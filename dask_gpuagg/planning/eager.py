@@ -19,6 +19,7 @@ from dask_gpuagg.planning.derived import with_derived
 from dask_gpuagg.planning.filters import without_filters
 from dask_gpuagg.planning.lower import partials_of
 from dask_gpuagg.planning.route import estimate_rows, merge_size, rows_of
+from dask_gpuagg.planning.row_groups import within_bounds
 from dask_gpuagg.tasks.joining import Join
 
 # Partials have at most this share of the rows, and of fewer rows a merge costs little.
@@ -68,7 +69,7 @@ def with_partials(
 
     ``lower`` puts a query on physical inputs.
     """
-    below = with_derived(without_filters(lower(sides[-1].reduced)))
+    below = with_derived(within_bounds(without_filters(lower(sides[-1].reduced))))
     partials = partials_of(below, below.chunks)
     plans = [query.plan, *(side.reduced.plan for side in sides)]
     for place in reversed(range(len(sides))):

@@ -136,7 +136,7 @@ def _moved(node: Any, done: dict[str, Moved]) -> Moved:
 def _filter(node: Any, done: dict[str, Moved]) -> Moved:
     (frame, above), (rows, of_rows) = _moved(node.frame, done), _moved(node.predicate, done)
     # rows of another frame would be aligned by their labels
-    same_rows = len(_sources([frame, rows])) == 1
+    same_rows = len(sources_of([frame, rows])) == 1
     is_column = rows.ndim == 1 and dtype_class(rows._meta.dtype) == "bool"
     if above != of_rows or not same_rows or not is_column:
         raise _StaysFiltered
@@ -216,8 +216,8 @@ def _holds(dtype: np.dtype[Any], value: Any) -> bool:
     return value is None or bool(row.where([False], value).dtype == dtype)
 
 
-def _sources(roots: Sequence[Any]) -> set[str]:
-    """Names of the nodes whose rows, and labels, some inputs have."""
+def sources_of(roots: Sequence[Any]) -> dict[str, Any]:
+    """The nodes whose rows, and labels, some inputs have, by their names."""
     nodes: dict[str, Any] = {}
     stack = list(roots)
     while stack:
@@ -225,4 +225,4 @@ def _sources(roots: Sequence[Any]) -> set[str]:
         if node._name not in nodes:  # each column of a chain refers to the frame before
             nodes[node._name] = node
             stack += filter(_has_rows, node.operands) if _is_step(node) else ()
-    return {name for name, node in nodes.items() if not _is_step(node)}
+    return {name: node for name, node in nodes.items() if not _is_step(node)}

@@ -8,16 +8,17 @@ import importlib
 import operator
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from dask._task_spec import Task
-from dask.dataframe.dask_expr.io.parquet import ReadParquetPyarrowFS
+from dask.dataframe.dask_expr.io.parquet import FragmentWrapper, ReadParquetPyarrowFS
 from dask.dataframe.io.parquet.arrow import ArrowDatasetEngine
 from dask.dataframe.io.parquet.core import ParquetFunctionWrapper
 from dask.dataframe.io.utils import _is_local_fs
@@ -191,6 +192,12 @@ _LENGTH_BYTES = 4
 _READABLE = frozenset(("PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY"))
 
 _TEXT_KEYS = "gpuagg_text_keys"
+BOUNDS = "gpuagg_bounds"
+
+# the smallest and the largest value, either may be ``None``, and whether these are outside
+Range = tuple[Any, Any, bool]
+# of all rows to be read: columns, their types in the file, and ranges of which a value is in one
+Bounds = tuple[tuple[str, pa.DataType, tuple[Range, ...]], ...]
 
 # all tasks of a collection have the same metadata
 _labels: OfObjects[pd.DataFrame] = OfObjects(8)
@@ -201,7 +208,8 @@ class ColumnsAsRead(ArrowDatasetEngine):
 
     pandas keeps the columns of one dtype next to each other, for which pyarrow copies all that it
     has decoded; the host engine reads columns one at a time.
-    Its argument ``gpuagg_text_keys`` names columns of text that may be read as dictionaries.
+    Its argument ``gpuagg_text_keys`` names columns of text that may be read as dictionaries, and
+    ``gpuagg_bounds`` has the ``Bounds`` of the rows that are needed.
     """
 
     @classmethod
@@ -222,16 +230,16 @@ class ColumnsAsRead(ArrowDatasetEngine):
         *args: Any,
         **kwargs: Any,
     ) -> pa.Table:
-        keys = kwargs.get(_TEXT_KEYS, ())
+        keys, bounds = kwargs.get(_TEXT_KEYS, ()), kwargs.get(BOUNDS, ())
         is_local = isinstance(path_or_frag, str) and _is_local_fs(fs)
         has_options = (
             filters
             or partitions
             or any(v is not None and v != {} for v in kwargs.get("read", {}).values())
         )
-        if keys and is_local and not has_options:
+        if (keys or bounds) and is_local and not has_options:
             with fs.open(path_or_frag, mode="rb") as file:
-                return _table_of(file, row_groups, columns, keys)
+                return _table_of(file, row_groups, columns, keys, bounds)
         read: Any = super()._read_table
         return read(
             path_or_frag, fs, row_groups, columns, schema, filters, partitions, *args, **kwargs
@@ -256,11 +264,16 @@ class ColumnsAsRead(ArrowDatasetEngine):
         return frame
 
 
-def _table_of(file: Any, row_groups: Any, columns: Any, keys: Collection[str]) -> pa.Table:
+def _table_of(
+    file: Any, row_groups: Any, columns: Any, keys: Collection[str], bounds: Bounds
+) -> pa.Table:
     """The columns of a file, those of the keys as dictionaries where the file has them so."""
     options: dict[str, Any] = {"pre_buffer": True}
     opened = pq.ParquetFile(file, **options)
-    numbered = _in_dictionaries(opened.metadata, keys)
+    if bounds:
+        groups = range(opened.num_row_groups) if row_groups == [None] else row_groups
+        row_groups = _within(bounds, groups, opened.metadata, columns)
+    numbered = _in_dictionaries(opened.metadata, keys) if keys else []
     if numbered:
         options |= {"read_dictionary": numbered, "metadata": opened.metadata}
         opened = pq.ParquetFile(file, **options)
@@ -268,6 +281,59 @@ def _table_of(file: Any, row_groups: Any, columns: Any, keys: Collection[str]) -
     if row_groups == [None]:
         return opened.read(**how)
     return opened.read_row_groups(row_groups, **how)
+
+
+@dataclass(frozen=True)
+class SomeRowGroups:
+    """A file of Dask's reader for pyarrow's file systems, of which it reads rows within bounds."""
+
+    file: FragmentWrapper
+    bounds: Bounds
+
+    def to_table(self, columns: Sequence[str], **options: Any) -> pa.Table:
+        """As of pyarrow's fragments."""
+        file = self.file.fragment
+        groups = [group.id for group in file.row_groups]
+        some = file.subset(row_group_ids=_within(self.bounds, groups, file.metadata, columns))
+        return some.to_table(columns=columns, **options)
+
+
+def _within(
+    bounds: Bounds, groups: Iterable[int], metadata: pq.FileMetaData, columns: Collection[str]
+) -> list[int]:
+    """Those of a file's row groups that may have rows within bounds, by their statistics.
+
+    And those with nulls of integers or bools, which decide on the dtype of the file's column.
+    """
+    place = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+    types = {f.name: f.type for f in metadata.schema.to_arrow_schema() if f.name in place}
+    ranges = [(place[name], some) for name, dtype, some in bounds if types.get(name) == dtype]
+    exact = (pa.types.is_integer, pa.types.is_boolean)
+    changed = [place[c] for c in columns if c in types and any(is_of(types[c]) for is_of in exact)]
+
+    def is_read(group: pq.RowGroupMetaData) -> bool:
+        nulls = (group.column(i).statistics for i in changed)
+        if any(s is None or not s.has_null_count or s.null_count for s in nulls):
+            return True
+        return all(_meets(group.column(i).statistics, some) for i, some in ranges)
+
+    return [group for group in groups if is_read(metadata.row_group(group))]
+
+
+def _meets(statistics: pq.Statistics | None, ranges: Sequence[Range]) -> bool:
+    """Whether a column of a row group may have a value inside of one of some ranges."""
+    if statistics is None or not statistics.has_min_max:
+        return True
+    try:
+        smallest, largest = statistics.min, statistics.max
+    except (ValueError, OverflowError):  # times and texts that Python has no objects of
+        return True
+    # as NaN compares, nothing is outside
+    return not all(
+        (low is not None and (largest < low or (is_open and largest == low)))
+        or (high is not None and (smallest > high or (is_open and smallest == high)))
+        for low, high, is_open in ranges
+    )
 
 
 def _in_dictionaries(metadata: pq.FileMetaData, keys: Collection[str]) -> list[str]:
@@ -310,7 +376,10 @@ def as_read(task: Task, text_keys: Collection[str] = ()) -> Task:
             meta, lambda: pd.DataFrame(columns=pd.Index([], name=meta.columns.name))
         )
         return _of(task, reader, task.args, task.kwargs)
-    if reader.engine is ArrowDatasetEngine and "arrow_to_pandas" not in reader.common_kwargs:
+    if (
+        reader.engine in (ArrowDatasetEngine, ColumnsAsRead)
+        and "arrow_to_pandas" not in reader.common_kwargs
+    ):
         reader.engine = ColumnsAsRead
         # text of one piece beside the dictionary of another would be joined to objects
         several = bool(task.args) and isinstance(task.args[0], list) and len(task.args[0]) > 1
