@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 import dask_gpuagg
 
 Query = Callable[[Any], Any]
 
-# of a collection with the columns k, j, x and y; each is answered by stock Dask too
+_rng = np.random.default_rng(4)
+ROWS = pd.DataFrame(
+    {
+        "k": _rng.permutation(960) % 120,
+        "j": _rng.integers(0, 4, 960),
+        "x": _rng.normal(size=960),
+        "y": _rng.integers(0, 100, 960),
+    }
+)
+# of a collection of such rows; each is answered by stock Dask too
 QUERIES: dict[str, Query] = {
     **{
         f"{name}{'' if given is None else f', split_out={given}'}": (

@@ -1,4 +1,4 @@
-"""Fixtures of all tests, profiles of the property tests, slow tests, how missing GPUs are reported.
+"""Fixtures of all tests, profiles of the property tests, slow tests.
 
 ``GPUAGG_HYPOTHESIS=deep pytest tests/test_properties.py`` looks for new failures at random and
 for longer; what it finds is kept in ``.hypothesis`` and tried first the next time. The default
@@ -15,7 +15,6 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import dask
 import pytest
@@ -80,26 +79,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         in_slow = not slow.isdisjoint((item.path, *item.path.parents))
         if left_out or in_slow or CLUSTERS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
-
-
-def _needs_gpu(report: Any) -> bool:
-    """Whether a test was skipped because there is no GPU, which ``tests/device`` decides."""
-    return bool(report.skipped and report.when == "setup" and "device" in report.keywords)
-
-
-def pytest_report_teststatus(report: Any) -> tuple[str, str, str] | None:
-    """Tests that need a GPU have no category: none of them is listed."""
-    return ("", "", "") if isinstance(report, pytest.TestReport) and _needs_gpu(report) else None
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """One line for all tests that need a GPU."""
-    reports = terminalreporter.stats.get("", ())
-    skipped = [r for r in reports if isinstance(r, pytest.TestReport) and _needs_gpu(r)]
-    if skipped:
-        _, _, reason = skipped[0].longrepr
-        reason = reason.removeprefix("Skipped: ")
-        terminalreporter.write_line(f"{len(skipped):,} tests need a GPU, not run: {reason}")
 
 
 @pytest.fixture(autouse=True)

@@ -50,7 +50,6 @@ def _floats() -> st.SearchStrategy[float]:
     return st.one_of(small, special, st.floats(-1e6, 1e6, allow_subnormal=False, width=32))
 
 
-_days = st.dates(datetime.date(1960, 1, 1), datetime.date(2050, 1, 1))
 _moments = st.datetimes(datetime.datetime(1960, 1, 1), datetime.datetime(2050, 1, 1)).map(
     lambda t: t.replace(microsecond=0, fold=0)
 )

@@ -74,13 +74,6 @@ if __name__ == "__main__":
         assert ran.stdout.splitlines() == ["{2: 8, 4: 4}", "planned 1"], ran.stderr
 
 
-def test_a_package_with_a_main(tmp_path):
-    (tmp_path / "pack").mkdir()
-    (tmp_path / "pack" / "__init__.py").write_text("")
-    (tmp_path / "pack" / "__main__.py").write_text("from . import __name__ as n; print(n)")
-    assert gpuagg("-m", "pack", cwd=tmp_path).stdout.strip() == "pack"
-
-
 def test_calibrate_without_a_gpu_says_so_once():
     ran = gpuagg("calibrate", env={"CUDA_VISIBLE_DEVICES": ""})
     assert ran.returncode == 1
@@ -166,13 +159,13 @@ def test_a_profile_is_written_also_when_the_script_fails(script, tmp_path):
     assert "cannot be written" in ran.stderr
 
 
-def test_a_module_of_the_working_directory_by_the_installed_command(script):
+def test_a_package_of_the_working_directory_by_the_installed_command(tmp_path):
     """The console script has the folder of programs as the first on its path."""
-    path = script(QUERY, "some_module.py")
-    code = (
-        "import sys; sys.path.pop(0); from dask_gpuagg.cli import main; main(['-m', 'some_module'])"
-    )
-    ran = run_python("-c", code, cwd=path.parent)
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__init__.py").write_text("")
+    (tmp_path / "pack" / "__main__.py").write_text(f"from . import __name__\n{QUERY}")
+    code = "import sys; sys.path.pop(0); from dask_gpuagg.cli import main; main(['-m', 'pack'])"
+    ran = run_python("-c", code, cwd=tmp_path)
     assert ran.stdout.splitlines() == ["sum {1: 4, 2: 2}", "planned 1"], ran.stderr
 
 

@@ -96,9 +96,10 @@ KEYS_OF_DISTINCT = {
 
 
 @pytest.mark.parametrize("by", ["text", ["category"], ["decimal", "category"], ["arrow", "masked"]])
-@pytest.mark.parametrize("column", ["x", "named"])
-@pytest.mark.parametrize("rows", [12, 0])
-@pytest.mark.parametrize("options", [{}, {"split_out": 2}])
+@pytest.mark.parametrize(
+    ("column", "rows", "options"),
+    [("x", 12, {}), ("named", 12, {"split_out": 2}), ("named", 0, {})],
+)
 def test_distinct_values_have_the_promised_dtypes(by, column, rows, options):
     data = pd.DataFrame(KEYS_OF_DISTINCT).assign(x=np.arange(12) % 5, named=list("pq") * 6)
     ddf = lazily(data)

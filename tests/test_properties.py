@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import assume, given, note
+from hypothesis import assume, given, note, settings
 from hypothesis import strategies as st
 
 from tests.comparison import assert_same, pandas_answers
@@ -106,12 +106,14 @@ def comparable(kind: str, name: str) -> bool:
 
 
 @pytest.mark.usefixtures("plugin", "synchronous")
+@settings(max_examples=settings.default.max_examples // 3)
 @given(cases(comparable))
 def test_plans_agree_with_pandas(case: Case):
     check(case, PLANS)
 
 
 @pytest.mark.usefixtures("plugin", "synchronous")
+@settings(max_examples=settings.default.max_examples // 2)
 @given(cases(lambda k, name: name in SPREADS | {"mean", "sum"} and comparable(k, name), 2, NUMBERS))
 def test_moments_agree_with_pandas(case: Case):
     check(case, {name: PLANS[name] for name in ("default", "tree", "tasks")})
@@ -139,6 +141,7 @@ def test_methods_agree_with_pandas(case: Case, name: str, plan: str):
 
 
 @pytest.mark.usefixtures("plugin", "synchronous")
+@settings(max_examples=settings.default.max_examples // 3)
 @given(cases(value_columns=1), st.sampled_from(["cov", "corr"]), st.data())
 def test_matrices_agree_with_pandas(case: Case, name: str, data: Any):
     n = len(case.frame)

@@ -14,7 +14,6 @@ from benchmarks.end_to_end_arms import DaskArm, Question, tuned
 from benchmarks.end_to_end_cluster import (
     HOST,
     QUERIES,
-    Failed,
     Persisted,
     Rows,
     Session,
@@ -128,41 +127,6 @@ def test_a_query_that_takes_too_long_is_stopped_and_forgotten(session: Session):
     assert {"error" in entry or "same_as" in entry for entry in seen} == {True}
     source.close()
     assert session.settle()
-
-
-class Failing(Persisted):
-    """Rows whose partitions cannot be read."""
-
-    def ready(self) -> None:
-        Persisted.frame(self)
-
-    def frame(self) -> Any:
-        rows = Persisted.frame(self)
-        return rows.map_partitions(lambda part: part.absent, meta=rows._meta)
-
-
-def test_a_failing_query_is_told_and_leaves_nothing_behind(session: Session):
-    source = Failing(session, ROWS)
-    arm = DaskArm(Question(QUERIES["sum"], "k", 40, source), "stock-default")
-    starts = session.starts
-    with pytest.raises(Failed, match=r"^AttributeError: .*absent"):
-        arm.run(20.0, False)
-    assert session.starts == starts, "no new cluster was needed"
-    assert session._settled()
-    source.close()
-
-
-def test_a_lost_cluster_is_started_again_and_its_rows_drawn_again(session: Session):
-    source = Persisted(session, ROWS)
-    source.ready()
-    starts = session.starts
-    session._cluster.close()
-    session.recover()
-    assert session.starts == starts + 1
-    answer = DaskArm(Question(QUERIES["five"], "k", 40, source), "ours").run(20.0, True).found
-    assert answer is not None
-    assert answer["groups"] == 40
-    source.close()
 
 
 def cell_of(arms: dict[str, Any], **other: Any) -> dict[str, Any]:

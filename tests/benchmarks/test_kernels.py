@@ -78,15 +78,3 @@ def test_skew_nulls_and_even_keys() -> None:
     assert nulls[["v", "w", "x", "y"]].isna().mean().between(0.45, 0.55).all()
     three = cells["grid/int32+int32+int32/1000/1/0.0/0.0"].input.make(20_000)
     assert len(three[["k0", "k1", "k2"]].drop_duplicates()) == 1_000
-
-
-def test_summary_tells_unseen_members_apart() -> None:
-    cells = [
-        {"family": "a", "query": "sum", "tuned": True, "ratio": 8.0},
-        {"family": "a", "query": "sum", "tuned": False, "ratio": 2.0},
-        {"family": "b", "query": "sum", "tuned": False, "ratio": 4.5},
-    ]
-    made = kernels.summary(cells)
-    assert made["unseen"] == {"geometric_mean": pytest.approx(3.0), "least": 2.0}
-    assert made["all"]["least"] == 2.0
-    assert made["families"]["a: sum"] == {"geometric_mean": pytest.approx(4.0), "least": 2.0}

@@ -31,9 +31,3 @@ def test_a_wrong_group_is_found(rows: larger.Rows, column: str) -> None:
     made.loc[400, column] -= 1
     with pytest.raises(AssertionError):
         rows.check(made)
-
-
-def test_a_peer_that_takes_too_long_or_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "not finished within 0.01 s" in larger.seconds_of_peer("host", 1_000, 10, 1, 0.01)
-    monkeypatch.setattr(larger.importlib.util, "find_spec", lambda name: None)
-    assert larger.seconds_of_peer("duckdb", 1_000, 10, 1, 0.01) == "not installed"

@@ -67,10 +67,10 @@ def expected() -> pd.Series:
     return frame().groupby("k").v.sum()
 
 
-def held() -> Any:
+def held(npartitions: int = PARTITIONS) -> Any:
     """A persisted collection, which can be computed again where it is lost."""
     # a name of its own, so that no test reads what another one left
-    rows = dd.from_pandas(frame().assign(unlike=time.time()), npartitions=PARTITIONS).persist()
+    rows = dd.from_pandas(frame().assign(unlike=time.time()), npartitions=npartitions).persist()
     wait(rows, timeout=PATIENCE)
     return rows
 
@@ -281,7 +281,7 @@ def test_the_collection_is_released_when_its_query_was_sent(
 
 
 def test_many_queries_leave_nothing_behind(client: Client) -> None:
-    ddf = held()
+    ddf = held(6)
 
     def level(dask_scheduler: Any) -> tuple[int, int, int]:
         managed = sum(state.nbytes for state in dask_scheduler.workers.values())

@@ -17,7 +17,6 @@ from distributed import Client
 from dask_gpuagg.planning import lower
 from dask_gpuagg.planning.nodes import (
     GroupByChunks,
-    GroupByExchange,
     GroupByGather,
     GroupByMerge,
     GroupByTree,
@@ -62,11 +61,6 @@ ROUTES: dict[str, tuple[Callable[[Any], Any], type, tuple[str, ...]]] = {
         lambda d: total(d, split_out=3),
         GroupByChunks,
         ("exchange", "finalize"),
-    ),
-    "exchange of partitions": (
-        lambda d: total(d.map_partitions(lambda part: part), split_out=3),
-        GroupByExchange,
-        ("exchange",),
     ),
     "p2p": (
         lambda d: total(d, split_out=3, shuffle_method="p2p"),

@@ -31,7 +31,7 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 
 
-@settings(max_examples=settings.default.max_examples * 3 // 4)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(deviating())
 def test_random_partitions(case: Deviating):
     frame = case.collection()

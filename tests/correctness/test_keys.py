@@ -345,9 +345,10 @@ def test_value_counts_of_text_without_values_has_no_categories(split_out: int):
     assert len(result) == len(empty.groupby("k").c.value_counts()) == 0
 
 
-@pytest.mark.parametrize("by", ["a", "b"])
+@pytest.mark.parametrize(
+    ("others", "by"), [(1, "a"), (10, "b")], ids=["by the left key", "by the right key"]
+)
 @pytest.mark.parametrize("how", ["inner", "left", "right", "outer"])
-@pytest.mark.parametrize("others", [1, 10])
 def test_groups_of_merged_rows(others: int, how: str, by: str):
     """Dask takes all of them for partitioned by both keys: also where it sends one side to all
     partitions of the other, and where rows without a partner have a null key.

@@ -11,7 +11,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dask_gpuagg
@@ -44,6 +44,7 @@ def objects(values: list[Any]) -> pd.Series:
 
 
 @pytest.mark.parametrize("name", ["first", "last", "min", "max", "count"])
+@settings(max_examples=settings.default.max_examples // 3)
 @given(data=st.data())
 def test_objects_stay_objects(name: str, data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(sorted(KINDS)))

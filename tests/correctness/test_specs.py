@@ -136,8 +136,16 @@ def test_partial(function: Any):
 NAMES = ["k0", "s0.sum", "ordinal", "_partitions", "v", "v0", "index", "level_0", "count", "size"]
 
 
-@pytest.mark.parametrize("method", [None, "tasks", "disk"])
-@pytest.mark.parametrize("by", ["k0", ["ordinal", "_partitions"], ["index", "v"], ["v0"]], ids=str)
+@pytest.mark.parametrize(
+    ("by", "method"),
+    [
+        ("k0", None),
+        (["ordinal", "_partitions"], "tasks"),
+        (["index", "v"], "disk"),
+        (["v0"], "tasks"),
+    ],
+    ids=str,
+)
 def test_names_like_our_own(by: Any, method: str | None):
     data = pd.DataFrame({name: _rng.integers(0, 5, _N) for name in NAMES})
     values = [name for name in NAMES if name not in by and name != by]

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from dask_gpuagg.cuda import ahead
-from dask_gpuagg.cuda.ahead import compile_ahead, likely
+from dask_gpuagg.cuda.ahead import likely
 from dask_gpuagg.cuda.query.forms import CODED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KeyPart
@@ -79,15 +76,3 @@ def test_each_unit_once_and_of_its_query(groups: int | None) -> None:
                 before = [one for one in likely(query, rows, None, H200) if one[0] == query]
                 assert before
                 assert set(before) <= set(found)
-
-
-def test_units_are_begun_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[tuple[Query, str]] = []
-
-    def kernels_of(query: Query, device: Any) -> Any:
-        return SimpleNamespace(begin=lambda unit: begun.append((query, unit)))
-
-    monkeypatch.setattr(ahead, "current_device", lambda: H200)
-    monkeypatch.setattr(ahead, "kernels_of", kernels_of)
-    compile_ahead(TEXTS, 10**8, 10**6)
-    assert begun == likely(TEXTS, 10**8, 10**6, H200)

@@ -5,30 +5,23 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dask_gpuagg.cuda import aggregate as attempts
-from dask_gpuagg.cuda import ahead
 from dask_gpuagg.cuda.aggregate import Attempt
 from dask_gpuagg.cuda.call import Piece, Run
 from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.choose import needed_bytes
-from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, Partitioned, Sgb
+from dask_gpuagg.cuda.choice.decision import Decision, Hgb, Lphga, Partitioned, Sgb
 from dask_gpuagg.cuda.choice.summary import KeySummary
-from dask_gpuagg.cuda.dictionary import by_numbers
 from dask_gpuagg.cuda.keys import codes, ranges, words
-from dask_gpuagg.cuda.keys.codes import CodedKeys
-from dask_gpuagg.cuda.keys.ranges import RangedKeys
 from dask_gpuagg.cuda.keys.words import Keys
-from dask_gpuagg.cuda.query.forms import BY_ROW, CODED, RANGED
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.structs import Args, Codes, Counters
-from dask_gpuagg.cuda.query.types import KeyPart
-from dask_gpuagg.cuda.runtime.compiler import KernelsCompiling
+from dask_gpuagg.cuda.query.structs import Args, Counters
 from dask_gpuagg.cuda.sampling import repeat
 from tests.cuda.choice.test_choose import H200
 from tests.cuda.choice.test_tables import SUM, dense
@@ -131,27 +124,6 @@ def test_memory_errors_are_raised_unless_another_attempt_follows(
     assert call.held == []
 
 
-def test_what_a_decision_launches_compiles_side_by_side(
-    run_by: Callable[[Algorithm], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun: list[tuple[Query, str]] = []
-
-    def kernels_of(query: Query, device: Any) -> Any:
-        return SimpleNamespace(begin=lambda unit: begun.append((query, unit)))
-
-    def fail(call: Any, decision: Decision) -> None:
-        raise KernelsCompiling("scatter")
-
-    monkeypatch.setattr(ahead, "kernels_of", kernels_of)
-    run_by(fail)
-    expected = {PARTS: ["scatter", "aggregate"], WINDOW: ["direct_shared"], HGB: ["hgb"]}
-    for decision, units in expected.items():
-        begun.clear()
-        with pytest.raises(KernelsCompiling, match="scatter"):
-            Attempt(Keys(SUM), Columns().call(SUM), decision).run()
-        assert begun == [(SUM, unit) for unit in units]
-
-
 def test_a_call_lives_no_longer_than_its_attempt(run_by: Callable[[Algorithm], None]) -> None:
     run_by(lambda call, decision: call.check())
     call = Columns().call(SUM)
@@ -246,210 +218,6 @@ def test_another_kernel_where_rows_do_not_admit_the_first(
     assert [isinstance(d, of) for d, of in zip(tried[1:], then, strict=True)] == [True] * len(then)
     assert not any(isinstance(d, Partitioned) and d.window for d in tried[1:])
     assert len(columns.calls) == 1
-
-
-def test_words_in_doubt_give_way_to_rows(run_by: Callable[[Algorithm], None]) -> None:
-    run_by(lambda call, decision: done(decision, ambiguous=call.query.form != BY_ROW))
-    columns: Any = Columns()
-    wide = replace(SUM, keys=(KeyPart("i64", False), KeyPart("i64", False)))
-    made = attempts.group(columns, wide, "auto", False)
-    assert [call.query.form == BY_ROW for call in columns.calls[1:]] == [False, True]
-    assert made.call is columns.calls[-1]
-    # the words of the first are released before the rows are grouped
-    assert [len(call.held) for call in columns.calls[1:]] == [0, 1]
-
-
-def test_values_outside_of_the_ranges_are_grouped_by_their_words(
-    run_by: Callable[[Algorithm], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_by(lambda call, decision: done(decision, ambiguous=call.query.form == RANGED))
-    told: list[Any] = []
-    monkeypatch.setattr(ranges, "remember_out_of_range", lambda *of: told.append(of))
-
-    def ranged(call: Any, slots: bool) -> Keys:
-        return RangedKeys(replace(call.query, chosen=RANGED), [(0, 9), (0, 9)])
-
-    monkeypatch.setattr(attempts, "narrowest_keys", ranged)
-    columns: Any = Columns()
-    wide = replace(SUM, keys=(KeyPart("i64", False), KeyPart("i64", False)))
-    made = attempts.group(columns, wide, "auto", False)
-    assert made.call.query == wide
-    assert told == [(wide, ("k",))]
-
-
-@pytest.mark.parametrize("near_codes_do", [False, True])
-def test_strings_outside_of_near_codes_are_grouped_by_wider_ones(
-    near_codes_do: bool, run_by: Callable[[Algorithm], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_by(lambda call, decision: done(decision, ambiguous=call.codes.near and not near_codes_do))
-    told: list[Any] = []
-    near, wide = Codes(), Codes()
-    near.near = True
-    monkeypatch.setattr(ranges, "remember_out_of_range", lambda *of: told.append(of))
-
-    def coded(call: Any, slots: bool) -> CodedKeys:
-        return CodedKeys(replace(call.query, chosen=CODED), wide if told else near)
-
-    monkeypatch.setattr(attempts, "narrowest_keys", coded)
-    monkeypatch.setattr(codes, "coded", coded)
-    columns: Any = Columns()
-    texts = replace(SUM, keys=(KeyPart("i32", False, string=True), KeyPart("i64", False)))
-    made = attempts.group(columns, texts, "pgb", False, PARTS)
-    assert made.call.codes is (near if near_codes_do else wide)
-    assert told == ([] if near_codes_do else [(texts, ("k",))])
-
-
-@pytest.mark.parametrize("doubt", [0, 1])
-def test_numbers_of_combinations_are_tried_first(
-    doubt: int, run_by: Callable[[Algorithm], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pair = replace(SUM, keys=(KeyPart("i32", False), KeyPart("i32", False)))
-    tried: list[bool] = []
-
-    def algorithm(call: Any, decision: Decision) -> Any:
-        tried.append(call.query.form == RANGED)
-        return done(decision, ambiguous=doubt * tried[-1])
-
-    run_by(algorithm)
-    out_of_range: list[Any] = []
-    kept: list[Any] = []
-    monkeypatch.setattr(attempts, "remember_out_of_range", lambda *of: out_of_range.append(of))
-    monkeypatch.setattr(attempts, "sampled", lambda *_: True)
-    sample = SimpleNamespace(ranges=[(0, 999), (0, 999)], numbers="numbers")
-    monkeypatch.setattr(attempts, "Sample", lambda _: sample)
-    monkeypatch.setattr(attempts, "estimated", lambda *_: MANY)
-    monkeypatch.setattr(repeat, "keep", lambda *of: kept.append(of))
-    columns: Any = Columns()
-    made = attempts.group(columns, pair, "auto", False)
-    assert tried == ([True, False] if doubt else [True])
-    assert out_of_range == ([(pair, ("k",))] if doubt else [])
-    (remembered,) = kept
-    assert remembered[2] is made.run.decision
-    assert (remembered[5] is None) == bool(doubt)
-
-
-@pytest.mark.parametrize("hot", [None, "hot keys"])
-def test_kernels_of_the_sample_compare_it_where_keys_are_numbered(
-    hot: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The unit with this kernel is compiled for the keys as they come, whose sample was taken."""
-    launched: list[tuple[str, str]] = []
-
-    def call_of(form: str) -> Any:
-        launch = lambda name, *_: launched.append((form, name))  # noqa: E731
-        pieces = (Piece(None, 0, 9),)
-        return SimpleNamespace(
-            args=Args(), held=[], check=None, query=SUM, rows=9, launch=launch, pieces=pieces
-        )
-
-    call, other = call_of("as they come"), call_of("numbered")
-    columns: Any = None
-    numbers = RangedKeys(SUM, [(0, 9)])
-    before: Any = SimpleNamespace(ranged=numbers, decision=PARTS, expected=None, hot=hot)
-    sample: Any = SimpleNamespace(summary=1, table=2)
-    monkeypatch.setattr(attempts, "_begin", lambda *_: other)
-    monkeypatch.setattr(attempts, "_ALGORITHMS", {Partitioned: lambda call, _: call.check()})
-    ladder = attempts.Ladder(columns, SUM, "auto", False)
-    attempt = ladder._repeated(Keys(SUM), call, sample, before)
-    assert attempt.call is other
-    assert attempt.run() is None
-    names = ["check", "check_hot"] if hot else ["check"]
-    assert launched == [("as they come", name) for name in names]
-
-
-@pytest.mark.parametrize("how", ["alike", "unlike", "no memory"])
-def test_the_decision_of_the_previous_partition_is_repeated(
-    how: str, run_by: Callable[[Algorithm], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried: list[Decision] = []
-
-    def algorithm(call: Any, decision: Decision) -> Any:
-        tried.append(decision)
-        if len(tried) > 1 or how == "alike":
-            return done(decision)
-        if how == "no memory":
-            raise MemoryError
-        return None
-
-    run_by(algorithm)
-    told: list[str] = []
-    before = SimpleNamespace(ranged=None, decision=HGB, expected=None)
-    monkeypatch.setattr(repeat, "expectation", lambda *_: before)
-    monkeypatch.setattr(repeat, "refused", lambda *_: told.append("refused"))
-    monkeypatch.setattr(repeat, "judge", lambda *_: told.append("judged"))
-    monkeypatch.setattr(repeat, "keep", lambda *_: told.append("kept"))
-    monkeypatch.setattr(attempts, "Sample", lambda _: SimpleNamespace(summary=1, numbers=None))
-    monkeypatch.setattr(attempts, "estimated", lambda *_: dense(20_000))
-    columns: Any = Columns()
-    made = attempts.group(columns, SUM, "auto", False)
-    assert tried[0] is HGB
-    if how == "alike":
-        assert told == ["judged"]
-        assert made.run.decision is HGB
-    else:
-        assert told == ["refused", "kept"]
-        assert isinstance(made.run.decision, Direct)
-
-
-@dataclass
-class _Dictionary(Keys):
-    is_full: bool
-
-    def is_ambiguous(self, call: Any, counters: Counters) -> bool:
-        return self.is_full
-
-    def wider(self, columns: Any) -> None:
-        """Nothing: the next form follows."""
-
-
-@pytest.mark.parametrize("full", [[], [False], [True], [True, False]])
-@pytest.mark.parametrize("known", [False, True])
-def test_strings_by_a_dictionary(
-    known: bool, full: list[bool], run_by: Callable[[Algorithm], None], monkeypatch: Any
-) -> None:
-    """Hashed where there is none. One that is full is followed by a new one, or by hashes."""
-    asked = of([string()], ONE)
-    tried: list[Query] = []
-
-    def algorithm(call: Any, decision: Decision) -> Any:
-        tried.append(call.query)
-        return done(decision)
-
-    run_by(algorithm)
-    columns: Any = Columns()
-    numbers = by_numbers(asked)
-    each = iter(full)
-
-    def dictionary_of(*_: Any) -> Any:
-        is_full = next(each, None)
-        if is_full is None:
-            return None
-        return _Dictionary(numbers, is_full)
-
-    monkeypatch.setattr(attempts, "may_have_dictionary", lambda *_: True)
-    monkeypatch.setattr(attempts, "is_known", lambda *_: known)
-    monkeypatch.setattr(attempts, "dictionary_of", dictionary_of)
-    made = attempts.group(columns, asked, "auto", False)
-    # only earlier rows allow a first one before the other representations are considered
-    taken = full if known else full[:1]
-    assert tried == [numbers] * len(taken) + ([] if False in taken else [asked])
-    assert isinstance(made.keys, _Dictionary) == (tried[-1] == numbers)
-    assert all(not call.held for call in columns.calls[:-1] if call is not made.call)
-
-
-def test_strings_are_hashed_where_a_dictionary_has_no_memory(
-    run_by: Callable[[Algorithm], None], monkeypatch: Any
-) -> None:
-    def dictionary_of(*_: Any) -> Any:
-        raise MemoryError
-
-    asked = of([string()], ONE)
-    run_by(lambda call, decision: done(decision))
-    monkeypatch.setattr(attempts, "may_have_dictionary", lambda *_: True)
-    monkeypatch.setattr(attempts, "is_known", lambda *_: True)
-    monkeypatch.setattr(attempts, "dictionary_of", dictionary_of)
-    columns: Any = Columns()
-    assert attempts.group(columns, asked, "auto", False).call.query == asked
 
 
 @pytest.mark.parametrize(("forced", "encoded"), [("hgb", False), ("auto", True)])

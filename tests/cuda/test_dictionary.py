@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from itertools import permutations
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +17,6 @@ from dask_gpuagg.cuda.query.types import KeyPart
 from tests.cuda.choice.test_choose import H200
 from tests.cuda.specialisations import INT64, ONE, of, string
 
-MASK = 2**64 - 1
 TEXT = DeviceColumn(1, 0, 0, 2, 10**8)
 
 
@@ -130,133 +126,3 @@ def test_all_aggregations_share_the_kernels_of_their_strings() -> None:
     assert {"dictionary", "encode_near", "encode_far", "sample"} <= set(one.texts.units)
     assert "dictionary" not in one.units
     assert one.texts != of([string("i64")], ONE, True).texts
-
-
-class Launched:
-    """What a dictionary launches, with a device's memory as numbers."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, full: int = 0) -> None:
-        self.kernels: list[tuple[Any, ...]] = []
-        self.samples = 0
-        self.full = full
-        self.estimate = KeySummary(1_000, 1_000, 0.0, 0.0)
-        addresses = iter(range(1 << 20, 1 << 40, 1 << 30))
-        made = self
-
-        class Sample:
-            def __init__(self, call: Any) -> None:
-                made.samples += 1
-
-            def estimate(self) -> KeySummary:
-                return made.estimate
-
-        def call(columns: Columns, query: Query) -> Any:
-            part = columns.parts[0]
-            assert not part.inputs
-            return SimpleNamespace(
-                rows=part.rows,
-                columns=[None, SimpleNamespace(offset=part.keys[0].size)],
-                handle=0,
-                allocate=lambda size: SimpleNamespace(ptr=next(addresses)),
-                held=[],
-                spread=lambda *_, **__: 1,
-                launch=lambda *arguments, **_: self.kernels.append(arguments),
-                launch_over=lambda *arguments: self.kernels.append(arguments),
-                read_number=lambda address: self.full,
-                device=H200,
-            )
-
-        monkeypatch.setattr(Columns, "call", call)
-        monkeypatch.setattr(dictionary, "Sample", Sample)
-        monkeypatch.setattr(dictionary, "fill", lambda *_: None)
-        dictionary.forget_dictionaries()
-
-    def names(self) -> list[str]:
-        return [name for name, *_ in self.kernels]
-
-
-@pytest.mark.parametrize(("masked", "keep_nulls"), [(False, False), (True, False), (True, True)])
-def test_numbers_in_the_place_of_strings(
-    monkeypatch: pytest.MonkeyPatch, masked: bool, keep_nulls: bool
-) -> None:
-    launched = Launched(monkeypatch)
-    asked = of([string(masked=masked)], ONE, keep_nulls)
-    columns = columns_of(asked)
-    for again in range(2):
-        made = dictionary.dictionary_of(columns, asked)
-        assert made is not None
-        assert launched.samples == 1
-        assert dictionary.is_known(columns, asked)
-        encoded = ["encode_near", "copy_texts"] * 2 + ["encode_near"]
-        assert launched.names() == encoded * (again + 1)
-    (key,) = made.query.keys
-    # a null is a string of its own, or its row is left out
-    assert key == KeyPart("u32", masked and not keep_nulls)
-    (part,) = made.columns.parts
-    assert bool(part.keys[0].mask) == (masked and not keep_nulls)
-    assert part.inputs == columns.parts[0].inputs
-    assert (made.query.states, made.query.outputs) == (asked.states, asked.outputs)
-
-
-def test_a_dictionary_that_is_full_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    launched = Launched(monkeypatch)
-    asked = of([string()], ONE)
-    columns = columns_of(asked)
-    made = dictionary.dictionary_of(columns, asked)
-    assert made is not None
-    launched.full = 1
-    assert made.is_full()
-    assert not dictionary.is_known(columns, asked)
-    launched.full = 0
-    assert dictionary.dictionary_of(columns, asked) is not None
-    assert launched.samples == 2
-
-
-def test_strings_of_which_a_sample_shows_few_are_hashed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    launched = Launched(monkeypatch, full=1)
-    asked = of([string()], ONE)
-    columns = columns_of(asked)
-    for _ in range(2):
-        assert dictionary.dictionary_of(columns, asked) is None
-        assert not dictionary.is_known(columns, asked)
-    assert launched.samples == 1
-
-
-def test_a_dictionary_of_far_fewer_strings_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    launched = Launched(monkeypatch)
-    asked = of([string()], ONE)
-    columns = columns_of(asked)
-    made = dictionary.dictionary_of(columns, asked)
-    assert made is not None
-    for groups, smaller in ((1_000, False), (700, False), (400, True)):
-        made.judge(groups)
-        again = dictionary.dictionary_of(columns, asked)
-        assert again is not None
-        assert (again._struct.slots < made._struct.slots) == smaller
-        assert again._struct.slots >= groups + 16
-    assert launched.samples == 1
-
-
-def test_a_dictionary_of_more_strings_has_room_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    Launched(monkeypatch)
-    asked = of([string()], ONE)
-    columns = columns_of(asked)
-    made = dictionary.dictionary_of(columns, asked)
-    assert made is not None
-    more = made._struct.near_room + 1
-    made.judge(more)
-    again = dictionary.dictionary_of(columns, asked)
-    assert again is not None
-    assert again._struct.near_room >= more
-
-
-def test_no_dictionary_is_remembered_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    launched = Launched(monkeypatch)
-    launched.estimate = KeySummary(5 * 10**6, 5 * 10**6, 0.0, 0.0)
-    asked = of([string()], ONE)
-    for _ in range(2):
-        assert dictionary.dictionary_of(columns_of(asked), asked) is None
-    assert launched.samples == 1
-    assert launched.kernels == []

@@ -18,6 +18,7 @@ from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.algorithms import select, sgb
 from dask_gpuagg.cuda.runtime import kernels
 from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
+from tests.comparison import same
 from tests.device.frames import on_device
 
 ROWS = 200_000
@@ -64,22 +65,12 @@ def frame() -> pd.DataFrame:
 
 
 def query_of(name: str) -> Any:
-
     return QUERIES[name](on_device(frame(), 1))
 
 
 def check(made: Any, name: str) -> None:
     expected = QUERIES[name](frame())
-    compare = pd.testing.assert_series_equal
-    if isinstance(expected, pd.DataFrame):
-        compare = pd.testing.assert_frame_equal
-    compare(
-        made.to_pandas().sort_index(),
-        expected.sort_index(),
-        check_dtype=False,
-        check_index_type=False,
-        rtol=1e-9,
-    )
+    same(made.to_pandas(), expected, check_dtype=False, check_index_type=False, rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", QUERIES)

@@ -67,7 +67,6 @@ def test_every_dtype(dtype: str, name: str, npartitions: int, split_out: int) ->
 @pytest.mark.parametrize("npartitions", [1, 5])
 @pytest.mark.parametrize("n", [0, 1, 10**20])
 def test_any_number(n: int, npartitions: int) -> None:
-
     rows = numbers("int32")
     result = on_device(rows, npartitions).groupby("k").v.agg("nlargest", n=n)
     found = by_key(result.compute())
@@ -79,7 +78,6 @@ def test_any_number(n: int, npartitions: int) -> None:
 @pytest.mark.parametrize("dropna", [True, False])
 @pytest.mark.parametrize("keys", [["s"], ["g"], ["s", "g"]], ids="+".join)
 def test_keys_with_nulls(keys: list[str], dropna: bool, npartitions: int) -> None:
-
     rows = arrow()
     grouped = on_device(frame(rows), npartitions).groupby(keys, dropna=dropna)
     ours = grouped.agg({"f": "nsmallest", "i": "sum"}).compute()
@@ -91,7 +89,6 @@ def test_keys_with_nulls(keys: list[str], dropna: bool, npartitions: int) -> Non
 
 @pytest.mark.parametrize("npartitions", [1, 6])
 def test_unobserved_categories_have_no_values(npartitions: int) -> None:
-
     ddf = collection(npartitions)
     found = by_key(ddf.groupby("c", observed=False).agg({"i": "nlargest"}).compute()["i"])
     assert found["never",] == []
@@ -100,7 +97,6 @@ def test_unobserved_categories_have_no_values(npartitions: int) -> None:
 
 
 def test_without_the_kernels_that_sort(monkeypatch: pytest.MonkeyPatch) -> None:
-
     from dask_gpuagg.engines.device import library as module
 
     monkeypatch.setattr(module, "by_kernels", lambda make: None)
@@ -129,7 +125,6 @@ def test_partitions_of_other_dtypes_than_promised() -> None:
 
 
 def test_no_rows() -> None:
-
     rows = numbers("float64")
     ddf = on_device(rows, 3)
     assert len(ddf[ddf.k < 0].groupby("k").v.agg("nlargest").compute()) == 0
@@ -139,7 +134,6 @@ def test_no_rows() -> None:
 
 
 def test_rows_of_their_own_by_explode() -> None:
-
     rows = numbers("float64")
     ddf = on_device(rows, 4)
     with dask_gpuagg.enabled():

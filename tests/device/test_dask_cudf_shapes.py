@@ -147,16 +147,6 @@ def test_unobserved(keys: list[str], dropna: bool, npartitions: int, split_out: 
         assert_equal(by_key(ours[column, name], n), reference, rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["sum", "count", "size", "min", "mean", "var", "nunique"])
-def test_methods_with_unobserved_categories(name: str) -> None:
-    ours = getattr(collection(4).groupby("c", observed=False).i, name)().compute()
-    grouped = pandas_frame().groupby("c", observed=False).i
-    theirs = {(k,): v for k, v in getattr(grouped, name)().items()}
-    nothing = 0 if name in ("count", "size", "nunique") else None
-    theirs = {k: nothing if k == ("never",) else v for k, v in theirs.items()}
-    assert_equal(by_key(ours), theirs, rtol=1e-9)
-
-
 @pytest.mark.parametrize("npartitions", [1, 5])
 def test_whole_groups_of_unobserved_categories(npartitions: int) -> None:
     """Of values without nulls: a group is empty because no row has its category."""
@@ -198,14 +188,3 @@ def test_the_input_is_left_alone(name: str) -> None:
     after = ddf.compute()
     assert list(after.columns) == list(before.columns)
     assert after.to_arrow().equals(before.to_arrow())
-
-
-def test_named_aggregations_of_odd_labels() -> None:
-    ddf = collection(4)[["k", "i", "t"]].rename(columns={"k": 0, "i": "a___b", "t": 2})
-    ours = ddf.groupby(0).agg(total=("a___b", "sum"), middle=(2, "mean")).compute()
-    assert_equal(by_key(ours["total"]), expected(groups_of(arrow(), ["k"], "i"), sum))
-    by_expression = ddf.groupby(ddf[0] // 10).agg({"a___b": ["idxmax", "sum"]}).compute()
-    tens: dict[Any, int] = {}
-    for (k,), values in groups_of(arrow(), ["k"], "i").items():
-        tens[k // 10,] = tens.get((k // 10,), 0) + sum(values)
-    assert_equal(by_key(by_expression["a___b", "sum"]), tens)

@@ -308,7 +308,6 @@ def test_sorted() -> None:
 
 @pytest.mark.parametrize("npartitions", [1, 4])
 def test_zoned_datetimes(npartitions: int) -> None:
-
     gdf = frame(arrow())[["k", "t"]]
     gdf["z"] = gdf["t"].dt.tz_localize("UTC").dt.tz_convert("Europe/Berlin")
     ddf = on_device(gdf, npartitions)

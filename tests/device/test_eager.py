@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import dask
 import pandas as pd
 import pytest
 
-import dask_gpuagg
 from dask_gpuagg.planning import eager
+from tests.comparison import same
 from tests.device.frames import on_device
 from tests.frontend.test_eager import DIM, FACTS, FORMS, MERGEABLE, MERGES, joins_of
 
 
 @pytest.fixture(autouse=True)
-def _of_few_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _of_few_rows(plugin: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eager, "ROWS_FROM", 0)
     monkeypatch.setattr(eager, "MOST_LEFT", float("inf"))
-    with dask.config.set({"gpuagg.fallback": "raise"}), dask_gpuagg.enabled():
-        yield
 
 
 def compare(query: Callable[[Any, Any], Any], of_dims: int = 1) -> None:
@@ -31,8 +29,7 @@ def compare(query: Callable[[Any, Any], Any], of_dims: int = 1) -> None:
     with dask.config.set({"gpuagg.eager-merge": False}):
         assert not joins_of(lazy)
         without = lazy.compute().to_pandas()
-    same: Any = getattr(pd.testing, f"assert_{'frame' if got.ndim == 2 else 'series'}_equal")
-    same(got.sort_index(), without.sort_index(), check_exact=False, rtol=1e-9, atol=1e-9)
+    same(got, without, check_exact=False, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("how", ["inner", "left"])

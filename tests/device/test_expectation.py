@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from dask_gpuagg.cuda.query.structs import Counters, Summary
-from dask_gpuagg.cuda.sampling import repeat as expectation
-from dask_gpuagg.cuda.sampling.sample import Numbers
-from tests.cuda.specialisations import TABLE
 from tests.device.test_kernels import check
 
 ROWS = 2_000_000
@@ -149,51 +144,3 @@ def test_keys_that_only_the_sample_is_like(raising: None) -> None:
         assert run.groups > ROWS * 0.9
         assert run.spilled > 0 or run.restarted
     assert first.decision.kernel == "hgb"
-
-
-def is_alike(seen: Summary, expected: expectation.Expected) -> bool:
-    """Whether the device takes a summary for one that is expected."""
-    import rmm
-    from rmm.pylibrmm.stream import DEFAULT_STREAM
-
-    from dask_gpuagg.cuda.runtime.driver import current_device, read_back
-    from dask_gpuagg.cuda.runtime.kernels import kernels_of
-
-    kernels = kernels_of(TABLE["1 aggregation by int64"], current_device())
-    stream = DEFAULT_STREAM.__cuda_stream__()[1]
-    summary = rmm.DeviceBuffer.to_device(bytes(seen), DEFAULT_STREAM)
-    counters = rmm.DeviceBuffer.to_device(bytes(Counters()), DEFAULT_STREAM)
-    pointers = ctypes.c_void_p(summary.ptr), ctypes.c_void_p(counters.ptr)
-    kernels.launch("check", 1, 32, stream, pointers[0], expected, pointers[1])
-    back = Counters()
-    read_back(counters.ptr, back, stream)
-    return bool(back.mismatch == 0)
-
-
-@pytest.mark.parametrize("name", Numbers._fields)
-def test_the_device_compares_every_number(name: str) -> None:
-    words = ctypes.c_uint64 * len(Numbers._fields)
-    place = Numbers._fields.index(name)
-    for number, alike in [(9, False), (10, True), (20, True), (21, False)]:
-        least, most = words(*[5] * len(words())), words(*[5] * len(words()))
-        least[place], most[place] = 10, 20
-        seen = Summary()
-        for field, *_ in Summary._fields_:
-            if field == "ranges":
-                continue
-            n = number if field == name else 5
-            # counts start one below zero
-            setattr(seen, field, n if field in ("least", "greatest", "most") else n - 1)
-        assert is_alike(seen, expectation.Expected(least, most)) == alike
-
-
-@pytest.mark.parametrize("place", [0, 1, 2, 15])
-def test_the_device_compares_the_ends_of_every_range(place: int) -> None:
-    expected = expectation.Expected()
-    for i in range(len(expected.most)):
-        expected.most[i] = 2**64 - 1
-    expected.ends[place] = 10
-    for end, alike in [(9, False), (10, True), (2**64 - 1, True)]:
-        seen = Summary()
-        seen.ranges[place] = end
-        assert is_alike(seen, expected) == alike

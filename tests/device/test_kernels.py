@@ -339,33 +339,3 @@ def test_infinities() -> None:
     assert ours["f.max"][0] == np.inf
     assert ours["f.mean"][1] == np.inf
     assert ours["f.min"][2] == 1  # NaN is no null in cuDF, but never the extreme
-
-
-def test_sliced_columns() -> None:
-    import cudf
-
-    from dask_gpuagg.engines.device.aggregator import Aggregator
-
-    rng = np.random.default_rng(12)
-    whole = pd.DataFrame(
-        {
-            "k": pd.Series(rng.integers(0, 9, 5_000)).astype("Int64").mask(rng.random(5_000) < 0.1),
-            "s": pd.Series(rng.choice(["a", "bcd", "efghijklmno"], 5_000)),
-            "v": pd.Series(rng.normal(size=5_000)).astype("Float64").mask(rng.random(5_000) < 0.1),
-        }
-    )
-    gpu = cudf.from_pandas(whole).iloc[1_237:4_001]
-    frame = whole.iloc[1_237:4_001]
-    for keys in (["k"], ["s"], ["s", "k"]):
-        aggregator = Aggregator([gpu[k].to_pylibcudf()[0] for k in keys], False)
-        column = gpu["v"].to_pylibcudf()[0]
-        aggregator.sum(column)
-        aggregator.count(column)
-        out, made, _ = aggregator.run()
-        ours = pd.DataFrame(
-            {k: on_host(c) for k, c in zip(keys, out, strict=True)}
-            | {"v.sum": on_host(made[0]), "v.count": on_host(made[1])}
-        )
-        assert_equal(
-            ours.set_index(keys).sort_index(), by_pandas(frame, keys, {"v": ["sum", "count"]})
-        )

@@ -63,7 +63,6 @@ def frame(nulls: bool) -> Any:
 
 
 def collection(nulls: bool, npartitions: int = 4) -> Any:
-
     return on_device(frame(nulls), npartitions)
 
 
@@ -155,16 +154,6 @@ def test_methods(name: str, keys: list[str], nulls: bool, dropna: bool | None) -
         return getattr(d[[*keys, *columns]].groupby(keys, dropna=dropna), name)()
 
     assert_as_stock(query, nulls)
-
-
-# stock's size of strings is Int64, and its nunique has no null key
-@pytest.mark.parametrize("name", ["first", "last", "max", "mean"])
-@pytest.mark.parametrize("keys", [["i"], ["s"], ["t", "c"], ["s", "c"]], ids="+".join)
-def test_methods_of_a_column(name: str, keys: list[str]) -> None:
-    column = "x" if name == "mean" else "z"
-    assert_as_stock(
-        lambda d: getattr(d.groupby(keys, dropna=False)[column], name)(), True
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["first", "last", "min", "max"])

@@ -29,7 +29,6 @@ def frame(columns: int) -> pd.DataFrame:
 
 
 def compare(spec: dict[str, Any], keys: list[str], npartitions: int, split_out: int = 1) -> None:
-
     pdf = frame(sum(name.startswith("v") for name in spec))
     ddf = on_device(pdf, npartitions)
     grouped = ddf.groupby(keys, dropna=False)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.comparison import same
 from tests.device.frames import on_device
 
 pytestmark = pytest.mark.usefixtures("raising")
@@ -49,17 +50,11 @@ QUERIES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("npartitions", [1, 4])
 @pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
 def test_a_method_answers_as_pandas(query: Callable[[Any], Any], npartitions: int) -> None:
-
     pdf = frame()
     lazy = query(on_device(pdf, npartitions))
-    found = lazy.compute().to_pandas().sort_index(kind="stable")
-    expected = query(pdf).sort_index(kind="stable")
+    found, expected = (
+        result.sort_index(kind="stable") for result in (lazy.compute().to_pandas(), query(pdf))
+    )
     if expected.ndim == 2:
         assert list(lazy.columns) == list(expected.columns)
-        pd.testing.assert_frame_equal(
-            found, expected, check_dtype=False, check_index_type=False, check_names=False
-        )
-    else:
-        pd.testing.assert_series_equal(
-            found, expected, check_dtype=False, check_index_type=False, check_names=False
-        )
+    same(found, expected, check_dtype=False, check_index_type=False, check_names=False)

@@ -113,22 +113,6 @@ def test_numbers(dtypes: tuple[str, ...], common: str, how: str) -> None:
 
 
 @HOW
-def test_fractions_are_not_lost_to_a_promise_of_integers(how: str) -> None:
-    frames = [numbers([1, 2, 3, 4], "int64"), numbers([0.5, 0.25, None, 0.5], "float64")]
-    ours = run(frames, ["sum", "max"], "int64", how)
-    assert ours["sum"].to_arrow().to_pylist() == [1.5, 5.25, 4.5]
-    assert list(map(str, ours.dtypes)) == ["float64", "float64"]
-
-
-@HOW
-def test_large_integers_are_not_lost_to_a_promise_of_small_ones(how: str) -> None:
-    frames = [numbers([1, 2, 3, 4], "int32"), numbers([2**40, -1, 0, 2**50], "int64")]
-    ours = run(frames, ["min", "max", "sum"], "int32", how)
-    assert ours["max"].to_arrow().to_pylist() == [2**40, 3, 2**50]
-    assert ours["min"].dtype == "int64"
-
-
-@HOW
 @pytest.mark.parametrize("kind", ["M8", "m8"])
 @pytest.mark.parametrize("units", [("s", "us"), ("ns", "s", "ms"), ("us", "us")], ids=str)
 def test_units(units: tuple[str, ...], kind: str, how: str) -> None:

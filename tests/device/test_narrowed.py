@@ -14,6 +14,7 @@ import pytest
 import dask_gpuagg
 from dask_gpuagg.planning import lower
 from dask_gpuagg.planning.nodes import GroupByNarrowed
+from tests.comparison import same
 from tests.data import in_pieces
 from tests.device.test_allocations import refusals, sorted_rows
 from tests.planning.test_chunks import nodes
@@ -64,11 +65,6 @@ QUERIES: dict[str, Callable[..., Any]] = {
 }
 
 
-def as_pandas(result: Any) -> Any:
-    made = result.to_pandas().sort_index()
-    return made
-
-
 @pytest.mark.parametrize("dropna", [True, False])
 @pytest.mark.parametrize("name", QUERIES)
 def test_answers_are_those_of_an_exchange(
@@ -76,14 +72,12 @@ def test_answers_are_those_of_an_exchange(
 ) -> None:
     query = QUERIES[name](held(frame()), dropna=dropna)
     assert len(list(nodes(query, GroupByNarrowed))) == 1
-    got = as_pandas(query.compute())
+    got = query.compute().to_pandas()
     monkeypatch.setattr(lower, "ROWS_FROM", 1 << 60)
     query = QUERIES[name](held(frame()), dropna=dropna)
     assert len(list(nodes(query, GroupByNarrowed))) == 0
-    expected = as_pandas(query.compute())
-    same = pd.testing.assert_series_equal if got.ndim == 1 else pd.testing.assert_frame_equal
-    same(got, expected, rtol=1e-12)
-    pandas = QUERIES[name](frame(), dropna=dropna).sort_index()
+    same(got, query.compute().to_pandas(), rtol=1e-12)
+    pandas = QUERIES[name](frame(), dropna=dropna)
     same(got, pandas, check_dtype=False, check_index_type=False, check_names=False, rtol=1e-6)
 
 
@@ -142,10 +136,10 @@ def test_a_partition_of_another_dtype(what: str, monkeypatch: pytest.MonkeyPatch
     query = grouped()
     assert len(list(nodes(query, GroupByNarrowed))) == 1
     dask_gpuagg.reporting.runs.forget()
-    got = as_pandas(query.compute())
+    got = query.compute().to_pandas()
     assert "widen" in {found.step for found in dask_gpuagg.reporting.runs.session.measured().totals}
     monkeypatch.setattr(lower, "ROWS_FROM", 1 << 60)
-    pd.testing.assert_frame_equal(got, as_pandas(grouped().compute()), check_exact=True)
+    same(got, grouped().compute().to_pandas(), check_exact=True)
 
 
 @pytest.mark.parametrize("once", [True, False])

@@ -26,7 +26,6 @@ def exact(values: Any, name: str = "var") -> float:
 @pytest.mark.parametrize("npartitions", [1, 4])
 @pytest.mark.parametrize("outlier", [1e4, -1e7, 1e12])
 def test_an_outlier_that_comes_first(outlier: float, npartitions: int) -> None:
-
     rng = np.random.default_rng(9)
     pdf = pd.DataFrame({"k": np.arange(ROWS) % GROUPS, "x": rng.normal(2.0, 1.0, ROWS)})
     pdf.loc[: GROUPS - 1, "x"] = outlier
@@ -61,7 +60,6 @@ def small() -> pd.DataFrame:
 @pytest.mark.parametrize("npartitions", [1, 5])
 @pytest.mark.parametrize("keys", [["k"], ["s", "k"], ["c"]], ids="+".join)
 def test_all_is_as_it_was(keys: list[str], npartitions: int, everything_is_lost: None) -> None:
-
     pdf = small()
     spec: dict[str, Any] = {
         "v0": ["var", "std", "sem", "sum", "first"], "i": ["var", "mean"], "h": ["std"],
@@ -83,7 +81,6 @@ def test_all_is_as_it_was(keys: list[str], npartitions: int, everything_is_lost:
 
 @pytest.mark.parametrize("npartitions", [1, 5])
 def test_in_several_passes(npartitions: int, everything_is_lost: None) -> None:
-
     pdf = small()
     ddf = on_device(pdf, npartitions)
     spec = {f"v{i}": ["var", "std", "max"] for i in range(25)}
@@ -109,7 +106,6 @@ def test_of_decimals(everything_is_lost: None) -> None:
 def test_infinities_and_constants_stay_what_they_are(
     npartitions: int, everything_is_lost: None
 ) -> None:
-
     rng = np.random.default_rng(9)
     pdf = pd.DataFrame({"k": np.arange(900) % 3, "x": rng.normal(2.0, 1.0, 900)})
     pdf.loc[pdf["k"] == 1, "x"] = 0.1

@@ -15,7 +15,7 @@ import pytest
 
 import dask_gpuagg
 from tests.device.frames import on_device
-from tests.device.test_allocations import lists, outcome, sorted_rows
+from tests.device.test_allocations import lists, sorted_rows
 from tests.running import run_python
 
 NAMES = ("few groups", "many groups", "text", "exchange", "whole groups", "spread")
@@ -31,8 +31,6 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "counted": lambda mr: mr.StatisticsResourceAdaptor(mr.CudaMemoryResource()),
     "tracked": lambda mr: mr.TrackingResourceAdaptor(mr.CudaMemoryResource()),
 }
-# kinds of which a limit is asked for memory step by step
-LIMITED = ("driver", "pool", "async", "managed")
 DONE = "all answers are right"
 
 
@@ -76,34 +74,6 @@ def test_answers_are_the_same_by_each_kind(name: str, kind: str) -> None:
     with current(KINDS[kind](rmm.mr)):
         got = sorted_rows(dask.get(graph, keys))
     pd.testing.assert_frame_equal(got, expected, rtol=1e-9)
-
-
-@pytest.mark.parametrize("kind", LIMITED)
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.usefixtures("raising")
-def test_a_limit_costs_the_answer_or_nothing(name: str, kind: str) -> None:
-    """With ever more memory the query fails with sizes, until it goes through."""
-    import rmm
-
-    graph, keys = graph_of(name)
-    expected = sorted_rows(dask.get(graph, keys))
-    limit, errors = 1 << 14, []
-    while True:
-        limited = rmm.mr.LimitingResourceAdaptor(KINDS[kind](rmm.mr), limit)
-        with current(limited):
-            found, error = outcome(graph, keys)
-        if error is None:
-            got = sorted_rows(found)
-        del found
-        gc.collect()
-        assert limited.get_allocated_bytes() == 0, limit
-        if error is None:
-            break
-        errors.append(str(error))
-        limit *= 2
-    pd.testing.assert_frame_equal(got, expected, rtol=1e-9)
-    assert errors
-    assert all("RMM's resource is limited to" in text for text in errors), errors
 
 
 def by_pandas(name: str, rows: pd.DataFrame) -> pd.DataFrame:

@@ -176,53 +176,6 @@ def compare(ours: Any, keys: pd.Series, theirs: pd.Series) -> None:
     )
 
 
-def nan_frame() -> Any:
-    """NaN and null in one column, and both zeros."""
-    import cudf
-
-    rng = np.random.default_rng(2)
-    choice = np.array([np.nan, -0.0, 0.0, 1.5, -2.5, 7.0])
-    v = cudf.Series(rng.choice(choice, 20_000), nan_as_null=False)
-    return cudf.DataFrame(
-        {"k": rng.integers(0, 3_000, 20_000), "v": v.mask(rng.random(20_000) < 0.2)}
-    )
-
-
-def by_cudf(gdf: Any, aggregation: Any) -> pd.Series:
-    """What libcudf makes of the values, indexed by key; keys in order."""
-    import pylibcudf as plc
-
-    k, v = (gdf[c].to_pylibcudf()[0] for c in "kv")
-    keys, (table,) = plc.groupby.GroupBy(plc.Table([k])).aggregate(
-        [plc.groupby.GroupByRequest(v, [aggregation])]
-    )
-    (made,) = table.columns()
-    return on_host(made).set_axis(pd.Index(on_host(keys.columns()[0]))).sort_index()
-
-
-def ours_of(gdf: Any) -> tuple[pd.Series, Any, Any]:
-    from dask_gpuagg.engines.device.aggregator import Aggregator
-    from dask_gpuagg.engines.device.groups import SortedRows
-
-    k, v = (gdf[c].to_pylibcudf()[0] for c in "kv")
-    aggregator = Aggregator([k], False)
-    aggregator.encode()
-    (keys,), _, _ = aggregator.run()
-    assert aggregator.codes is not None
-    return on_host(keys), SortedRows(aggregator.codes, keys.size()), v
-
-
-# ---- distinct values ---------------------------------------------------------------------------
-
-
-def test_nan_is_one_value_as_in_cudf() -> None:
-    import pylibcudf as plc
-
-    gdf = nan_frame()
-    keys, rows, column = ours_of(gdf)
-    compare(rows.nunique(column), keys, by_cudf(gdf, plc.aggregation.nunique()))
-
-
 # ---- lists -------------------------------------------------------------------------------------
 
 

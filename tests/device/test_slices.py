@@ -46,7 +46,6 @@ def as_dict(result: Any, levels: int) -> dict[Any, Any]:
 def test_null_categories_are_exchanged(
     name: str, dropna: bool, keys: list[str], ordered: bool
 ) -> None:
-
     pdf = categories(["x", "y", "z"], ordered)
     ddf = on_device(pdf, 7)
     ours = ddf.groupby(keys, dropna=dropna).agg({"x": name}, split_out=3).compute()["x"]
@@ -62,7 +61,6 @@ def test_null_categories_are_exchanged(
 @pytest.mark.parametrize("split_out", [1, 3])
 @pytest.mark.parametrize("name", ["list", "nunique", "first", "count"])
 def test_null_categories_as_values(name: str, split_out: int) -> None:
-
     pdf = categories(["x", "y", "z"])
     ddf = on_device(pdf, 7)
     ours = as_dict(ddf.groupby("k").agg({"c": name}, split_out=split_out).compute()["c"], 1)
@@ -123,7 +121,6 @@ def test_outputs_by_few_datetimes_and_a_null(form: str, times: list[Any], unit: 
 @pytest.mark.parametrize("sort", [False, True])
 @pytest.mark.parametrize("name", ["sum", "median"])
 def test_queries_by_datetimes_of_which_one_is_null(name: str, sort: bool, keys: list[str]) -> None:
-
     rng = np.random.default_rng(6)
     pdf = pd.DataFrame({"k": rng.integers(0, 2, 40), "x": rng.integers(0, 9, 40)})
     pdf["t"] = pd.to_datetime(np.where(rng.random(40) < 0.5, "2026-01-01", None))

@@ -55,7 +55,6 @@ def frame() -> Any:
 
 @pytest.mark.parametrize("npartitions", [1, 2])
 def test_usual_queries_compile_nothing(npartitions: int, started: Any) -> None:
-
     before = dask_gpuagg.last_runs()
     report = started()
     assert report["kernels"].startswith("ready for 10 group-bys"), report
@@ -78,7 +77,6 @@ def test_usual_queries_compile_nothing(npartitions: int, started: Any) -> None:
 
 
 def test_own_queries_compile_nothing(started: Any) -> None:
-
     ddf = on_device(frame(), 2)
     whole = frame().to_pandas()
     with dask_gpuagg.enabled(), dask.config.set(scheduler="synchronous"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ def functions(protocol: Any) -> dict[str, inspect.Signature]:
     }
 
 
+@functools.cache
 def parameters(module: Path) -> dict[str, list[str]]:
     """Names of the parameters of the functions that a module defines or imports; not imported."""
     found: dict[str, list[str]] = {}

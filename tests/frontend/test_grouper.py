@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import dask
@@ -14,6 +14,8 @@ import pytest
 import dask_gpuagg
 from dask_gpuagg.frontend import bins
 from tests.comparison import same
+
+pytestmark = pytest.mark.usefixtures("plugin", "synchronous")
 
 ROWS = 80
 AGGREGATIONS = sorted(bins._VALUED | bins._NULL)
@@ -29,12 +31,6 @@ def frame(nulls: float = 0.2) -> pd.DataFrame:
     data["i"] = rng.integers(-9, 9, ROWS)
     data["b"] = rng.random(ROWS) < 0.5
     return data.assign(n=data.i.astype("Int64").where(data.b), m=data.i.astype("int64[pyarrow]"))
-
-
-@pytest.fixture(autouse=True)
-def planned() -> Iterator[None]:
-    with dask_gpuagg.enabled(), dask.config.set({"scheduler": "sync", "gpuagg.fallback": "raise"}):
-        yield
 
 
 def grouper(freq: str = "D", **options: Any) -> Any:
@@ -57,7 +53,7 @@ def compare(query: Callable[[Any], Any], data: pd.DataFrame, npartitions: int = 
 
 # a day, and bins that divide none, by all aggregations; the other lengths by two
 BINS = [(freq, name) for freq in ("D", "7min") for name in AGGREGATIONS]
-BINS += [(f, name) for f in ("h", "15min", "2D", "7D", "5h", "36h") for name in ("sum", "min")]
+BINS += [(f, name) for f in ("15min", "7D", "5h", "36h") for name in ("sum", "min")]
 
 
 @pytest.mark.parametrize(("freq", "name"), BINS)
@@ -85,8 +81,9 @@ def test_calls(freq: str, query: Callable[[Any], Any]) -> None:
     compare(lambda f: query(f.groupby(grouper(freq), sort=False, dropna=False)), frame())
 
 
-@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
-@pytest.mark.parametrize("zone", [None, "UTC"])
+@pytest.mark.parametrize(
+    ("unit", "zone"), [("s", None), ("ms", "UTC"), ("us", None), ("us", "UTC"), ("ns", None)]
+)
 def test_dtypes_of_keys(unit: str, zone: str | None) -> None:
     data = frame().assign(t=frame().t.dt.as_unit(unit).dt.tz_localize(zone))
     # some minutes, not days
@@ -99,11 +96,10 @@ def test_dtypes_of_keys(unit: str, zone: str | None) -> None:
 @pytest.mark.parametrize("freq", ["D", "5h"])
 def test_no_rows_and_empty_partitions(freq: str) -> None:
     for data, least in ((frame().iloc[:0], 0), (frame(nulls=1.0), 0), (frame(), 6), (frame(), 99)):
-        compare(lambda f, i=least: f[f.i > i].groupby(grouper(freq)).agg(QUERY), data, 40)
+        compare(lambda f, i=least: f[f.i > i].groupby(grouper(freq)).agg(QUERY), data, 12)
 
 
-@pytest.mark.parametrize("dropna", [True, False])
-@pytest.mark.parametrize("freq", ["D", "15min", "2D", "7h"])
+@pytest.mark.parametrize(("freq", "dropna"), [("D", True), ("15min", False), ("7h", False)])
 def test_with_other_keys_only_what_occurs(freq: str, dropna: bool) -> None:
     data, ddf = frame(), dd.from_pandas(frame(), npartitions=4)
     for by in (["k", grouper(freq)], [grouper(freq), "j"], ["j", "k", grouper(freq)]):

@@ -13,6 +13,7 @@ import pytest
 
 import dask_gpuagg
 from dask_gpuagg.frontend import hook
+from tests.comparison import same
 
 pytestmark = pytest.mark.usefixtures("raising")
 
@@ -37,9 +38,7 @@ def as_cudf(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compare(result: Any, query: Callable[[Any], Any]) -> None:
-    ours, theirs = result.sort_index(), query(FRAME.groupby("k")).sort_index()
-    same = pd.testing.assert_frame_equal if ours.ndim == 2 else pd.testing.assert_series_equal
-    same(ours, theirs, check_index_type=False)
+    same(result, query(FRAME.groupby("k")), check_index_type=False)
 
 
 @pytest.mark.usefixtures("as_cudf")

@@ -7,24 +7,13 @@ from typing import Any
 
 import dask
 import dask.dataframe as dd
-import numpy as np
 import pandas as pd
 import pytest
 from dask.dataframe.dask_expr._expr import MapAlign, MaybeAlignPartitions
 
 import dask_gpuagg
-from tests.announced import ON_THE_HOST, QUERIES, both
+from tests.announced import ON_THE_HOST, QUERIES, ROWS, both
 from tests.merging import pieces_of
-
-RNG = np.random.default_rng(4)
-ROWS = pd.DataFrame(
-    {
-        "k": RNG.permutation(960) % 120,
-        "j": RNG.integers(0, 4, 960),
-        "x": RNG.normal(size=960),
-        "y": RNG.integers(0, 100, 960),
-    }
-)
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +23,10 @@ def _here() -> Any:
 
 
 # of 24 partitions Dask announces several outputs
-@pytest.mark.parametrize("npartitions", [1, 24])
-@pytest.mark.parametrize("name", [*QUERIES, *ON_THE_HOST])
+@pytest.mark.parametrize(
+    ("name", "npartitions"),
+    [*((name, 24) for name in (QUERIES | ON_THE_HOST)), ("sum", 1), ("median", 1), ("agg", 1)],
+)
 def test_partitions_are_those_of_stock_dask(name: str, npartitions: int) -> None:
     query = {**QUERIES, **ON_THE_HOST}[name]
     ours, theirs = both(query, dd.from_pandas(ROWS, npartitions=npartitions, sort=False))
@@ -161,7 +152,7 @@ def _plain(answer: Any) -> Any:
 # few groups make a tree, and 500 bytes an exchange of several pieces
 @pytest.mark.parametrize(
     ("result", "nbytes"),
-    [*((name, 500) for name in RESULTS), *((name, 10**8) for name in ("frame", "persisted"))],
+    [*((name, 500) for name in RESULTS if name != "filtered"), ("filtered", 10**8)],
 )
 def test_pipelines_on_results(result: str, nbytes: int) -> None:
     collection = dd.from_pandas(ROWS, npartitions=4, sort=False)

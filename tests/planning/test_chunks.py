@@ -118,8 +118,10 @@ def by_partitions(client: Client, name: str) -> Any:
         return QUERIES[name](ddf).compute()
 
 
-@pytest.mark.parametrize("workers", [[0], [0, 0, 1]], ids=["one", "uneven"])
-@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [*((name, [0, 0, 1]) for name in QUERIES), ("several", [0]), ("sorted", [0]), ("order", [0])],
+)
 def test_answers_are_those_of_a_task_for_each_partition(
     client: Client, name: str, workers: list[int]
 ) -> None:
@@ -181,8 +183,7 @@ def sent_elsewhere(query: Any) -> Any:
     return again
 
 
-@pytest.mark.parametrize("outputs", [1, 3])
-@pytest.mark.parametrize("workers", [[0], [0, 1]], ids=["one task", "several"])
+@pytest.mark.parametrize(("workers", "outputs"), [([0], 1), ([0, 1], 3)])
 @pytest.mark.parametrize("kind", [delayed_partitions, delayed_argument, sent_elsewhere])
 def test_what_outlives_the_collection_holds_its_partitions(
     client: Client, kind: Any, workers: list[int], outputs: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -38,13 +37,8 @@ MANY = 40
 
 
 @pytest.fixture(autouse=True)
-def _planned() -> Iterator[None]:
+def _without_estimates(raising: None) -> None:
     _recent.clear()
-    with (
-        dask_gpuagg.enabled(),
-        dask.config.set({"scheduler": "synchronous", "gpuagg.fallback": "raise"}),
-    ):
-        yield
 
 
 def few(i: int) -> pd.DataFrame:

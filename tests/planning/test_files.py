@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import dask_gpuagg
 from dask_gpuagg.planning import bucketing
 from dask_gpuagg.planning.bucketing import by_file, by_size, text_keys, without_labels
 from dask_gpuagg.planning.chunks import MOST_APART, Chunks, chunked
@@ -24,17 +22,12 @@ from dask_gpuagg.tasks.reading import frame_of
 from tests.comparison import same
 from tests.planning.test_chunks import QUERIES, frame, nodes
 
+pytestmark = pytest.mark.usefixtures("plugin", "synchronous")
+
 FILES = 9
 # some of the columns are wide: Dask reads several files together where few columns are asked for
 WIDE = 3
 AS_DASK = ("labels", "custom")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _planned() -> Iterator[None]:
-    settings = {"gpuagg.fallback": "raise", "scheduler": "synchronous"}
-    with dask_gpuagg.enabled(), dask.config.set(settings):
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from dask.dataframe.dask_expr import _accessor as A
 from dask.dataframe.dask_expr import _expr as E
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dask_gpuagg
@@ -238,6 +238,7 @@ PROGRAM: dict[str, Callable[[Any], Any]] = {
 SPEC = {"i": ["sum", "first", "nunique"], "f": ["mean", "min", "count"], "u": ["max", "last"]}
 
 
+@settings(max_examples=settings.default.max_examples // 3)
 @given(
     st.lists(st.sampled_from(sorted(PROGRAM)), min_size=1, max_size=4),
     st.sampled_from(["k", "s", ["k", "s"], "t", "year"]),

@@ -66,7 +66,7 @@ def test_narrow_files_that_are_read_together_are_few_partitions(tmp_path: Path) 
     pd.testing.assert_series_equal(got, want)
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 8, 40, 200])
+@pytest.mark.parametrize("partitions", [1, 2, 8, 40, 130])
 def test_no_query_has_more_tasks_than_with_stock_dask(partitions: int) -> None:
     rows = pd.DataFrame({"k": np.arange(4000) % 50, "j": np.arange(4000) % 3, "v": np.arange(4000)})
     grouped = dd.from_pandas(rows, npartitions=partitions).groupby("k")

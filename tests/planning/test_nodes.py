@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -34,14 +33,7 @@ from tests.data import plan_of
 from tests.merging import pieces_of
 from tests.planning.test_chunks import nodes
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _planned() -> Iterator[None]:
-    with (
-        dask_gpuagg.enabled(),
-        dask.config.set({"scheduler": "synchronous", "gpuagg.fallback": "raise"}),
-    ):
-        yield
+pytestmark = pytest.mark.usefixtures("plugin", "synchronous")
 
 
 def frame(rows: int = 400) -> pd.DataFrame:

@@ -154,9 +154,14 @@ SMALL, LARGE = (1.0,), (1e30,)
 
 
 @pytest.mark.parametrize(
-    "scales", [[SMALL, (*SMALL, *LARGE)], [SMALL, LARGE], [LARGE, SMALL], [(1e-40, 1e200), SMALL]]
+    ("scales", "by_device"),
+    [
+        ([SMALL, (*SMALL, *LARGE)], True),
+        ([SMALL, LARGE], False),
+        ([LARGE, SMALL], True),
+        ([(1e-40, 1e200), SMALL], True),
+    ],
 )
-@pytest.mark.parametrize("by_device", [True, False])
 def test_parts_with_other_bins_of_exact_sums_lose_none(
     scales: list[tuple[float, ...]], by_device: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,19 +190,6 @@ def test_parts_with_other_bins_of_exact_sums_lose_none(
     assert dict(found["sum"]) == dict(theirs["sum"])
 
 
-@pytest.mark.parametrize("kept", [0, 1 << 20])
-def test_groups_beyond_a_batch_stay_while_the_device_keeps_them(
-    kept: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are merged with each batch then; otherwise they leave in parts."""
-    monkeypatch.setattr(stream, "_FEW_ROWS", 2)
-    pieces = [frame(1_000, 3_000, seed) for seed in range(8)]
-    device = FakeDevice(Sizes(16_000, 16_000, kept=kept))
-    streamed(pieces, ("sum", "min"), device)
-    assert any(line.startswith("split") for line in device.log) == (not kept)
-    assert device.log.count("leave") == 1 or not kept
-
-
 def divide_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "_FEW_ROWS", 100)
     monkeypatch.setattr(stream, "MOST_GROUPS", 1_000)
@@ -220,37 +212,6 @@ def test_many_groups_are_divided_and_merged_part_by_part(
     assert len(merges) % 4 == 0
     assert device.log.count("leave") == 1
     assert len(made["groups"]) == pd.concat(pieces).k.nunique()
-
-
-def test_divided_groups_leave_where_parts_do_not_merge(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that come then are undivided again; a division that does not fit is left out."""
-    divide_soon(monkeypatch)
-    pieces = [frame(1_000, 4_000, seed) for seed in range(12)]
-    device = FakeDevice(Sizes(16_000, 16_000, kept=1 << 20), limit=4_000)
-    refused: list[str] = []
-    merged = device.merged
-
-    def refusing(tables: list[Any], plan: Plan) -> Any:
-        if device.log.count("divide in 4") and not refused:
-            refused.append("merge")
-            raise MemoryError
-        return merged(tables, plan)
-
-    monkeypatch.setattr(device, "merged", refusing)
-    streamed(pieces, ("sum", "min"), device)
-    assert refused
-    assert any(line.startswith("split in") for line in device.log)
-
-
-def test_tables_that_do_not_merge_leave_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So the device merges them at the end; each load has as many pieces as fit."""
-    monkeypatch.setattr(stream, "_FEW_ROWS", 2_000)
-    pieces = [frame(1_000, 3_000, seed) for seed in range(9)]
-    device = FakeDevice(Sizes(16_000, 16_000), limit=2_400)
-    made = streamed(pieces, ("sum", "min", "var"), device)
-    assert any(line.startswith("no memory for merge") for line in device.log)
-    assert any(line.startswith("split") for line in device.log)
-    assert [len(each["groups"]) for each in made] == [pd.concat(pieces).k.nunique()]
 
 
 def test_tables_are_merged_on_the_device_and_leave_once() -> None:

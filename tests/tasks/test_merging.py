@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_gpuagg.decomposition import retyped
@@ -65,6 +65,7 @@ def case_of(names: tuple[str, ...], *lengths: int, dtype: str = "int64") -> Case
     return Case(plan, pieces, tables, pd.concat(pieces).groupby("k").x.agg(list(names)))
 
 
+@settings(max_examples=settings.default.max_examples // 3)
 @given(
     lengths=st.lists(st.integers(0, 40), min_size=2, max_size=4),
     parts=st.integers(1, 7),

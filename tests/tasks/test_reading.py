@@ -21,7 +21,6 @@ import pytest
 from dask._task_spec import Task
 from distributed import Client, get_worker
 
-import dask_gpuagg
 from dask_gpuagg.plan import Plan, Requested
 from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupByPartial
 from dask_gpuagg.reporting.runs import rows_done, task
@@ -31,13 +30,9 @@ from tests.comparison import same
 from tests.data import plan_of
 from tests.planning.test_chunks import QUERIES, frame, nodes
 
+pytestmark = pytest.mark.usefixtures("plugin")
+
 FILES = 9
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _planned() -> Iterator[None]:
-    with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "raise"}):
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +51,15 @@ def parts(run: Any, number: int) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(("filesystem", "chunk"), [("fsspec", 4), ("arrow", 100)])
 # rows of files have labels that repeat
-@pytest.mark.parametrize("name", [name for name in QUERIES if name != "function as key"])
+@pytest.mark.parametrize(
+    ("name", "filesystem", "chunk"),
+    [
+        (name, *[("fsspec", 4), ("arrow", 100)][i % 2])
+        for i, name in enumerate(QUERIES)
+        if name != "function as key"
+    ],
+)
 def test_answers_are_those_of_a_task_for_each_file(
     folder: Path, filesystem: str, chunk: int, name: str
 ) -> None:

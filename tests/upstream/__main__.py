@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.running import ROOT, environment
-from tests.upstream.plugin import LEAST_SHARE
+from tests.upstream import LEAST_SHARE
 
 SUITES = ("dask.dataframe.dask_expr.tests", "dask.dataframe.tests", "dask.dataframe.io")
 RAN = (0, 1)  # pytest's exit statuses when tests passed and when some failed

@@ -20,8 +20,7 @@ import pytest
 
 import dask_gpuagg
 from dask_gpuagg.reporting.runs import session
-
-LEAST_SHARE = 99.0
+from tests.upstream import LEAST_SHARE
 
 _planned = 0
 _fallbacks: Counter[str] = Counter()

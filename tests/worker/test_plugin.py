@@ -8,6 +8,7 @@ import itertools
 import os
 import pickle
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -158,6 +159,7 @@ def test_a_cluster_without_gpus_runs_as_before(client: Client) -> None:
         assert ddf.groupby("k").v.sum().compute().to_dict() == {1: 4, 2: 2}
         reports: list[dict[str, str]] = []
         while len(reports) < 2:  # metrics travel with the next heartbeat
+            time.sleep(0.05)
             workers = client.scheduler_info(n_workers=-1)["workers"].values()
             every = [w["metrics"] for w in workers]
             reports = [m["dask_gpuagg"] for m in every if "dask_gpuagg" in m]

@@ -121,31 +121,6 @@ def test_words_of_a_narrow_range_are_narrow(
     assert (decision.base, decision.window) == (base, 0)
 
 
-@pytest.mark.parametrize(("exponent", "most"), [(0.5, 1.1), (0.75, 1.1), (1.0, 0.8), (1.25, 0.35)])
-def test_skewed_keys_have_room_by_a_count(exponent: float, most: float) -> None:
-    """Hot keys leave none for their rows; the others' is what kernels/pgb_tr/room.cuh gives."""
-    rng, keys, rows = np.random.default_rng(1), 1 << 22, 10**8
-    shares = np.arange(1, keys + 1) ** -exponent
-    shares /= shares.sum()
-    # those that a sample of 65,536 rows shows
-    told = int(min(384, (shares > 8 / 65_536).sum()))
-    hot = tuple((word(i), float(shares[i])) for i in range(told))
-    cold = float((shares[told:] ** 2).sum())
-    estimate = KeySummary(keys, keys, 0.0, hot[0][1] if hot else 0.0, True, hot, cold)
-    decision = choose.decide(SUM, rows, estimate, H200, "pgb")
-    assert decision.counted
-    left = rng.poisson(shares * rows)
-    left[: len(decision.hot)] = 0
-    parts = rng.integers(0, decision.partitions, keys)
-    of_part = np.bincount(parts, weights=left, minlength=decision.partitions).astype(int)
-    counted = rng.binomial(of_part, 1 / tuning.ROOM_OF)
-    deviation = tuning.ROOM_OF * np.sqrt(counted + 1)
-    room = tuning.ROOM_OF * counted + (tuning.ROOM_SIGMAS * deviation).astype(int)
-    room += tuning.ROOM_MORE
-    assert np.maximum(of_part - room, 0).sum() < 1e-6 * rows
-    assert room.sum() <= decision.capacity * decision.partitions < most * rows
-
-
 @pytest.mark.parametrize("kernel", ["pgb", "pgb_ur", "pgb_fold"])
 def test_only_skewed_keys_are_counted(kernel: str) -> None:
     even = choose.decide(SUM, 10**8, even_keys(10**6), H200, kernel)

@@ -128,12 +128,6 @@ def test_broken_files_are_ignored(text: str | bytes, cache: Path) -> None:
     ignored_with_one_warning(text)
 
 
-def test_a_name_makes_a_file(cache: Path) -> None:
-    assert kept(device("NVIDIA GeForce RTX 5090 / Laptop")).name == (
-        "costs-nvidia-geforce-rtx-5090-laptop.json"
-    )
-
-
 def test_other_devices_are_scaled_by_their_bandwidth() -> None:
     measured = asdict(costs.shipped(H200).costs)
     a100 = replace(device("NVIDIA A100-SXM4-80GB", 108), bandwidth=2040.0, l2_bytes=40_000_000)

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-
-import pytest
 
 from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.tuning import EXTRA_SLOTS
-from dask_gpuagg.cuda.query.types import KernelState
 from dask_gpuagg.cuda.runtime.compiler import headers
-from tests.cuda.specialisations import TABLE
 
 
 def test_every_public_number_is_a_constant() -> None:
@@ -26,9 +21,3 @@ def test_no_header_has_a_constant_of_the_same_name() -> None:
         if name != "constants.cuh":
             defined = set(re.findall(r"constexpr u(?:32|64) (\w+) =", text.decode()))
             assert not [n for n in defined if n in vars(tuning)], name
-
-
-@pytest.mark.parametrize(("heavy", "threads"), [(8, 1024), (9, 512)])
-def test_heavy_states_take_smaller_blocks(heavy: int, threads: int) -> None:
-    query = replace(TABLE["1 aggregation by int64"], states=(KernelState("Size"),) * heavy)
-    assert query.threads == threads

@@ -139,8 +139,8 @@ def in_a_process(folder: str) -> bytes:
 
 
 def test_processes_share_a_cache(cache: Path, calls: list[Any]) -> None:
-    with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
-        codes = set(pool.map(in_a_process, [str(cache)] * 8))
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        codes = set(pool.map(in_a_process, [str(cache)] * 4))
     (entry,) = entries(cache)
     assert codes == {cubin(TINY, "sm_90").code}
     assert calls == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 import queue
-import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 from dask_gpuagg.cuda.runtime import driver
 from dask_gpuagg.cuda.runtime.driver import Device
-from tests.running import environment
+from tests.running import run_python
 
 runtime = pytest.importorskip("cuda.bindings.runtime", reason="CUDA's bindings are not installed")
 
@@ -68,13 +67,7 @@ print(worker.metrics["dask_gpuagg"](worker)["unavailable"])
 
 
 def test_hidden_devices_count_as_none() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", HIDDEN],
-        env=environment() | {"CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_python("-c", HIDDEN, env={"CUDA_VISIBLE_DEVICES": ""})
     result, reason = done.stdout.splitlines()
     assert result == "{1: 4, 2: 2} host"
     assert "CUDA" in reason

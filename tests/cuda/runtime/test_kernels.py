@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +24,7 @@ from dask_gpuagg.cuda.runtime.compiler import (
 from dask_gpuagg.cuda.runtime.driver import Device
 from dask_gpuagg.cuda.runtime.kernels import Kernels, kernels_of
 from tests.cuda.specialisations import TABLE
-from tests.running import environment
+from tests.running import run_python
 
 pytest.importorskip("cuda.bindings.runtime", reason="CUDA's bindings are not installed")
 
@@ -328,9 +326,7 @@ time.sleep(0.3)
 
 
 def test_a_program_ends_without_what_has_not_begun() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", ENDS], env=environment(), capture_output=True, text=True, check=True
-    )
+    ran = run_python("-c", ENDS)
     assert 0 < len(ran.stdout.splitlines()) < 100
     assert ran.stderr == ""
 
@@ -352,13 +348,7 @@ begun.wait(60)
 
 
 def test_a_program_ends_after_what_a_daemon_thread_has_begun() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", BEGINS],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    ran = run_python("-c", BEGINS)
     assert (ran.stdout, ran.stderr) == ("done\n", "")
 
 

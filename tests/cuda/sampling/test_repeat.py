@@ -7,30 +7,26 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.call import Run
-from dask_gpuagg.cuda.choice import choose
 from dask_gpuagg.cuda.choice.decision import (
     Decision,
     Direct,
     Hgb,
     Lphga,
-    Partitioned,
     Pgb,
     PgbFold,
     Sgb,
 )
-from dask_gpuagg.cuda.choice.summary import KeySummary, estimate_groups
+from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.keys.ranges import RangedKeys
 from dask_gpuagg.cuda.query.forms import STEPPED
 from dask_gpuagg.cuda.query.structs import Codes
 from dask_gpuagg.cuda.sampling import repeat as expectation
 from dask_gpuagg.cuda.sampling.sample import Numbers
-from tests.cuda.choice.test_choose import H200
 from tests.cuda.choice.test_tables import SUM
 
 ROWS = 10**6
@@ -156,12 +152,6 @@ def test_narrow_words_hold_what_they_are_counted_from() -> None:
     assert not alike(numbers(0, 2**32 - 100), wide, decision)
 
 
-def _segment(rng: np.random.Generator, groups: int, run: int) -> np.ndarray:
-    """Rows side by side, of which so many have a key together."""
-    drawn = np.repeat(rng.integers(0, groups, 257 // run + 2), run)
-    return drawn[rng.integers(0, run) :][:256]
-
-
 @pytest.mark.parametrize(
     ("least", "greatest", "expected"),
     [(0, 99, True), (-2, 101, True), (-3, 99, False), (0, 102, False), (50, 50, True)],
@@ -207,39 +197,6 @@ def test_no_key_may_come_near_the_end_of_a_range_of_steps(
     assert all(inside) == expected
     # the sample of one column tells no ranges
     assert not any(bounds.ends)
-
-
-@pytest.mark.parametrize("run", [1, 7, 1_000])
-@pytest.mark.parametrize("groups", [4, 1_000, 10**6])
-def test_rows_of_the_same_keys_are_alike(groups: int, run: int) -> None:
-    """Four standard deviations of each number: hardly one sample in a hundred is refused."""
-    rng = np.random.default_rng(groups)
-
-    def seen() -> Numbers:
-        keys = np.stack([_segment(rng, groups, run) for _ in range(256)])
-        segments = np.zeros(groups, dtype=np.int64)
-        met = 0
-        for segment in keys:
-            there = np.unique(segment)
-            segments[there] += 1
-            met += len(there)
-        rows = np.bincount(keys.ravel(), minlength=groups)
-        return numbers(
-            int(keys.min()),
-            int(keys.max()),
-            pairs=int((segments * (segments - 1)).sum()),
-            distinct=int((rows > 0).sum()),
-            once=int((segments == 1).sum()),
-            twice=int((segments == 2).sum()),
-            most=int(rows.max()),
-            repeats=int((keys[:, 1:] == keys[:, :-1]).sum()),
-            met=met,
-            hots=int(((rows >= 8) & (segments >= 4)).sum()),
-            falls=int((keys[:, 1:] < keys[:, :-1]).sum()),
-        )
-
-    before = seen()
-    assert sum(alike(seen(), before) for _ in range(20)) >= 19
 
 
 @pytest.mark.parametrize("decision", [HGB, PARTS, FOLD])
@@ -319,62 +276,6 @@ def test_a_decision_that_does_badly_is_dropped(decision: Decision | None, spille
     expectation.keep(call_of(), "auto", HGB, numbers(), 0)
     expectation.keep(call_of(), "auto", decision, numbers(), spilled)
     assert expectation.expectation(call_of(), "auto") is None
-
-
-def zipf_sample(rng: np.random.Generator, groups: int, exponent: float) -> tuple[Numbers, Any]:
-    """What a sample says of keys, and rows and segments of its hot ones by their words."""
-    chances = np.cumsum(np.arange(1, groups + 1) ** -exponent)
-    drawn = np.searchsorted(chances, rng.random((256, 256)) * chances[-1])
-    segments = np.zeros(groups, dtype=np.int64)
-    for segment in drawn:
-        segments[np.unique(segment)] += 1
-    rows = np.bincount(drawn.ravel(), minlength=groups)
-    hot = np.flatnonzero((rows >= 8) & (segments >= 4))
-    seen = numbers(
-        0,
-        groups,
-        pairs=int((segments * (segments - 1)).sum()),
-        distinct=int((rows > 0).sum()),
-        once=int((segments == 1).sum()),
-        twice=int((segments == 2).sum()),
-        most=int(rows.max()),
-        repeats=int((drawn[:, 1:] == drawn[:, :-1]).sum()),
-        met=int(segments.sum()),
-        hots=len(hot),
-        falls=int((drawn[:, 1:] < drawn[:, :-1]).sum()),
-    )
-    # words of which each bucket of a table of hot keys has few
-    words = [key * 0x9E3779B97F4A7C15 % 2**64 for key in hot.tolist()]
-    return seen, list(zip(words, rows[hot].tolist(), segments[hot].tolist(), strict=True))
-
-
-@pytest.mark.parametrize("exponent", [0.6, 1.3])
-@pytest.mark.parametrize("groups", [30_000, 300_000])
-def test_decisions_for_skewed_keys_in_partitions_are_repeated(groups: int, exponent: float) -> None:
-    rng = np.random.default_rng(groups)
-    seen, hot = zipf_sample(rng, groups, exponent)
-    estimate = estimate_groups(10**8, seen, lambda: hot)
-    assert estimate.skewed
-    estimate = replace(estimate, groups=groups, most=groups)
-    decision = choose.decide(SUM, 10**8, estimate, H200)
-    assert isinstance(decision, Partitioned)
-    assert decision.counted
-    expectation.keep(call_of(), "auto", decision, seen, 0)
-    found = expectation.expectation(call_of(), "auto")
-    assert found is not None
-    assert found.hot is not None
-    assert found.hot.count == len(decision.hot) > 0
-    assert list(found.hot.words)[: found.hot.count] == list(decision.hot)
-    together = {word: rows for word, rows, _ in hot}
-    total = sum(together[word] for word in decision.hot)
-    assert 0.7 * total <= found.hot.rows <= 0.76 * total
-    # other rows of the same keys, and of keys that are less skewed
-    others = [zipf_sample(rng, groups, exponent) for _ in range(10)]
-    assert sum(alike(other, seen, decision) for other, _ in others) >= 9
-    for _, rest in others:
-        rows = {word: n for word, n, _ in rest}
-        assert sum(rows.get(word, 0) for word in decision.hot) >= found.hot.rows
-    assert not alike(zipf_sample(rng, groups, exponent / 2)[0], seen, decision)
 
 
 def test_decisions_for_skewed_keys_in_shared_tables_are_repeated() -> None:

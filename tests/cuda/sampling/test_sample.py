@@ -16,7 +16,6 @@ from dask_gpuagg.cuda.sampling import sample
 from dask_gpuagg.cuda.sampling.sample import (
     REGISTERS,
     distinct_keys,
-    keys_of_all,
     ranged_keys_of,
 )
 from tests.cuda.choice.test_choose import H200, counts_of
@@ -49,36 +48,12 @@ def test_keys_are_counted(keys: int) -> None:
     )
 
 
-def counted(keys: np.ndarray) -> int:
-    """What is told of these keys by every fourth tile of 64, in turn of four parts."""
-    x = keys.astype(np.uint64)
-    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
-        x = (x ^ (x >> np.uint64(33))) * np.uint64(factor)
-    hashes = (x ^ (x >> np.uint64(33))).reshape(-1, 4, 64)[:, 0]
-    return keys_of_all(np.stack([ranks_of_hashes(hashes[i::4].ravel()) for i in range(4)]))
-
-
 def zipf(exponent: float, rows: int, keys: int, rng: np.random.Generator) -> np.ndarray:
     u = rng.random(rows)
     if exponent == 1.0:
         return np.exp(u * np.log(keys)).astype(np.int64)
     power = 1 - exponent
     return ((u * (keys**power - 1) + 1) ** (1 / power)).astype(np.int64)
-
-
-@pytest.mark.parametrize("keys", [10**5, 10**7])
-@pytest.mark.parametrize("exponent", [0.5, 1.0, 1.5])
-def test_a_fourth_of_the_rows_estimates_all_keys(exponent: float, keys: int) -> None:
-    made = zipf(exponent, 1 << 19, keys, np.random.default_rng(5))
-    assert counted(made) == pytest.approx(np.unique(made).size, rel=0.2)
-
-
-def test_clustered_and_exhausted_keys_are_counted() -> None:
-    ascending = np.repeat(np.arange(1 << 17), 16)
-    assert counted(ascending) == pytest.approx(1 << 17, rel=0.2)
-    few = np.random.default_rng(6).integers(0, 1_000, 1 << 20)
-    assert counted(few) == pytest.approx(1_000, rel=0.1)
-    assert keys_of_all(np.zeros((4, REGISTERS), dtype=np.uint32)) == 0
 
 
 def sampled(keys: np.ndarray) -> KeySummary:

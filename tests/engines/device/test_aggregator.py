@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import dask
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dask_gpuagg.cuda.runtime import compiler
-from dask_gpuagg.cuda.runtime.compiler import CompileError, KernelsCompiling
-from tests.cuda.specialisations import TABLE
 from tests.engines.device import stand_ins
 from tests.engines.device.stand_ins import without_rapids
 
@@ -108,46 +103,6 @@ def test_outputs_come_in_the_order_that_was_asked_for(
     assert outputs == [made_of(*one) for one in asked]
 
 
-def test_five_aggregations_are_one_query_in_every_order(module: ModuleType) -> None:
-    five = [("sum", "a"), ("count", "d"), ("min", "b"), ("max", "d"), ("mean", "c")]
-    found = set()
-    for asked in itertools.permutations(five):
-        aggregator = asking(module, asked)
-        found.add(aggregator.query)
-        assert aggregator.run()[1] == [made_of(*one) for one in asked]
-    assert len(found) == 1
-
-
-def patterns(names: str) -> Iterator[dict[str, Any]]:
-    """The columns with nulls in each selection of some of them."""
-    for nulls in itertools.product((False, True), repeat=len(names)):
-        some = dict(zip(names, nulls, strict=True))
-        yield {n: column(n, c.kind, some.get(n, False)) for n, c in COLUMNS.items()}
-
-
-@pytest.mark.parametrize("asked", [
-    [("sum", "a"), ("min", "a"), ("mean", "b"), ("max", "c"), ("count", "c")],
-    [("count", "a"), ("count", "b"), ("sum", "d")],
-    [("first", "a"), ("last", "b"), ("any", "d"), ("limbs", "d"), ("moments", "b")],
-    [("exact_total", "a"), ("exact_total_mean", "b"), ("prod", "d"), ("exact_mean", "d")],
-])  # fmt: skip
-def test_which_columns_have_nulls_makes_no_other_query(
-    module: ModuleType, asked: list[tuple[str, str]]
-) -> None:
-    read = "".join(sorted({name for _, name in asked}))
-    found: dict[bool, set[Any]] = {False: set(), True: set()}
-    for columns in patterns(read):
-        nulls = any(columns[name].nulls for name in read)
-        found[nulls].add(asking(module, asked, columns, nulls).query)
-    assert [len(queries) for queries in found.values()] == [1, 1]
-    (plain,), (nullable,) = found.values()
-    assert not any(part.masked for part in plain.inputs)
-    assert all(part.masked for part in nullable.inputs)
-    # as where really all have some
-    every = {n: column(n, c.kind, n in read) for n, c in COLUMNS.items()}
-    assert asking(module, asked, every).query == nullable
-
-
 def test_without_nulls_nothing_is_counted_but_rows(module: ModuleType) -> None:
     asked = [("sum", "a"), ("count", "b"), ("min", "c"), ("mean", "a")]
     query = asking(module, asked).query
@@ -163,65 +118,3 @@ def test_integers_that_are_never_null_are_not_counted(module: ModuleType) -> Non
     made.total(column("n", "i64"))
     assert sorted(s.policy for s in made.query.states) == ["Count", "FloatSum", "IntegerSum"]
     assert [o.nullable for o in made.query.outputs] == [True, False]
-
-
-QUERY = TABLE["5 aggregations by int64"]
-
-
-@pytest.fixture
-def calls() -> Iterator[ModuleType]:
-    """The module, with stand-ins for what it imports of RAPIDS."""
-    with without_rapids():
-        yield stand_ins.module("aggregator")
-
-
-@pytest.fixture
-def run(calls: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """Who was asked for the groups, in turn; the last one has made them."""
-
-    def run(*, compiles: bool = True, full: bool = False) -> list[str]:
-        asked: list[str] = []
-
-        def by_kernels(*_: Any) -> str:
-            asked.append("waits" if compiler.waits() else "kernels")
-            if not compiler.waits():
-                raise KernelsCompiling("being compiled")
-            if not compiles:
-                raise CompileError("no such instruction")
-            return "groups"
-
-        def by_libcudf(*_: Any) -> Any:
-            asked.append("libcudf")
-            if full:
-                raise MemoryError
-            return calls.libcudf.Served([], [], SimpleNamespace(groups=7))
-
-        monkeypatch.setattr(calls, "_by_kernels", by_kernels)
-        monkeypatch.setattr(calls.libcudf, "aggregate", by_libcudf)
-        monkeypatch.setattr(calls, "compile_ahead", lambda *a: asked.append(f"ahead {a[1:]}"))
-        keys = [SimpleNamespace(size=lambda: 1_000)]
-        try:
-            with dask.config.set({"gpuagg.fallback": "silent"}):
-                calls.grouped(QUERY, keys, [], measured=False)
-        except MemoryError:
-            asked.append("MemoryError")
-        return asked
-
-    return run
-
-
-def test_libcudf_serves_while_kernels_compile(run: Callable[..., list[str]]) -> None:
-    assert run() == ["kernels", "ahead (1000,)", "libcudf", "ahead (1000, 7)"]
-
-
-def test_what_memory_lacks_for_waits(run: Callable[..., list[str]]) -> None:
-    assert run(full=True) == ["kernels", "ahead (1000,)", "libcudf", "waits"]
-    assert run(full=True, compiles=False) == [
-        *("kernels", "ahead (1000,)", "libcudf", "waits", "libcudf", "MemoryError")
-    ]
-
-
-def test_calls_that_wait_are_not_served(run: Callable[..., list[str]]) -> None:
-    with dask.config.set({"gpuagg.compile": "wait"}):
-        assert run() == ["waits"]
-        assert run(compiles=False) == ["waits", "libcudf"]

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dask_gpuagg
@@ -40,6 +40,10 @@ def several_keys(draw: st.DrawFn) -> list[pd.Series]:
     rows = draw(st.integers(0, 20))
     dtypes = draw(st.lists(st.sampled_from(list(DTYPES)), min_size=2, max_size=4))
     return [draw(keys(dtype, rows)) for dtype in dtypes]
+
+
+# of tests with a row for each dtype
+FEWER = settings(max_examples=settings.default.max_examples // 3)
 
 
 def plain(values: Any) -> list[Any]:
@@ -77,6 +81,7 @@ def check_groups(columns: list[pd.Series], dropna: bool, groups: Groups) -> None
 
 @pytest.mark.parametrize("dropna", [True, False])
 @pytest.mark.parametrize("dtype", list(DTYPES), ids=str)
+@FEWER
 @given(data=st.data())
 def test_one_key(dtype, dropna, data):
     check([data.draw(keys(dtype, data.draw(st.integers(0, 20))))], dropna)
@@ -262,6 +267,7 @@ def expected(codes: Any, values: pd.Series) -> list[int]:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", list(DTYPES), ids=str)
+@FEWER
 @given(data=st.data())
 def test_any_values(dtype, way, data):
     rows = data.draw(st.integers(1, 20))
