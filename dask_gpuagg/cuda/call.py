@@ -86,7 +86,7 @@ class Run(NamedTuple):
             f"{self.decision.kernel}: {self.rows:,} rows to {self.groups:,} groups ({expected}), "
             f"{self.bytes_read / 2**20:,.1f} MiB read, {self.seconds * 1e3:.2f} ms"
         )
-        text += f", {self.spilled:,} rows spilled" if self.spilled else ""
+        text += f", {self.spilled:,} rows overflowed" if self.spilled else ""
         return text + (", done again with a larger table" if self.restarted else "")
 
 

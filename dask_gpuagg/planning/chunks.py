@@ -441,4 +441,4 @@ def where_it_runs(query: GroupByQuery) -> str | None:
     if query.on_device or settings().engine != "device":
         return engine_name(query.meta)
     reason = stays_on_host(query.plan)
-    return f"{HOST}: {reason}" if reason else f"{DEVICE}, host partitions are streamed through it"
+    return f"{HOST}: {reason}" if reason else f"{DEVICE}, pandas partitions are copied to the GPU"

@@ -329,13 +329,13 @@ class Physical:
     def __str__(self) -> str:
         outputs = count_text(self.outputs, "output")
         if self.route is Route.DIRECT:
-            return f"none: one task makes {outputs}"
+            return f"none: a single task makes {outputs}"
         if self.route is Route.NARROWED:
             return f"quantiles narrowed in two passes into {outputs}"
         if self.route is Route.EXCHANGE:
             into = outputs
             if self.pieces != self.outputs:
-                into = f"{self.pieces:,}, brought to {outputs}"
+                into = f"{count_text(self.pieces, 'piece')}, gathered into {outputs}"
             return f"exchange of {count_text(self.partials, 'partial')} into {into}"
         return f"{self.route.value} into {outputs}"
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from dask_gpuagg.aggregations import Kind
 from dask_gpuagg.cuda.runtime.driver import unavailable
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.host import engine as host
@@ -374,22 +375,28 @@ def _is_same(dtype: Any, other: Any) -> bool:
 
 def refusal(plan: Plan) -> str | None:
     """Why the host engine groups the partitions of a plan of pandas; None if the GPU does."""
+    refused = _refused(plan)
+    return None if refused is None else f"the GPU does not support {refused} of pandas partitions"
+
+
+def _refused(plan: Plan) -> str | None:
     if plan.shape != "groups" or not plan.is_one_table:
-        return "distinct values and whole groups of host partitions are the host engine's"
+        refused = [o for o in plan.outputs if o.kind is not Kind.MERGEABLE] or plan.outputs
+        return " and ".join(sorted({output.aggregation for output in refused}))
     if not plan.observed and any(dtype_class(key.dtype) == "category" for key in plan.keys):
-        return "groups of categories that no row has are the host engine's"
+        return "groups of categories without rows"
     for key in plan.keys:
         if not is_exact(key.dtype, key=True):
-            return f"keys of dtype {key.dtype} are the host engine's"
+            return f"keys of dtype {key.dtype}"
     for use in plan.states:
+        words = STATES[use.state].words or use.state
         for c in use.columns:
             column = plan.columns[c]
             accepted = dtype_class(column.dtype) in STATES[use.state].kernels
             if not accepted or not is_exact(column.dtype, key=False):
-                words = STATES[use.state].words or use.state
-                return f"{words} of dtype {column.dtype} is the host engine's"
+                return f"{words} of dtype {column.dtype}"
         if not STATES[use.state].kernels:
-            return f"{STATES[use.state].words or use.state} is the host engine's"
+            return words
     return None
 
 

@@ -115,7 +115,7 @@ def test_persisted_partitions_are_one_task_and_explain_says_where(device: FakeDe
         assert "8 partitions in 1 task" in text
     collection = here.persist()
     text = str(dask_gpuagg.explain(collection.groupby("k").f.sum()))
-    assert "device, host partitions are streamed through it" in text
+    assert "device, pandas partitions are copied to the GPU" in text
     assert "8 partitions in 1 task" in text
     text = str(dask_gpuagg.explain(collection.groupby("k").f.median()))
     assert "host: distinct values and whole groups" in text
