@@ -149,8 +149,6 @@ _ALGORITHMS: dict[type[Decision], Callable[[Call, Any], Done | None]] = {
     Sgb: sgb,
     SpEga: sp_ega,
 }
-# Algorithms that read rows one after another.
-_IN_PIECES = (direct, hgb, lphga, pgb)
 
 
 class Grouped(NamedTuple):
@@ -184,12 +182,11 @@ class Attempt:
 
     def run(self) -> Done | None:
         """The groups; None, and nothing left of the attempt, if it cannot take all rows."""
-        call, kinds = self.call, _ALGORITHMS.items()
-        algorithm = next(run for kind, run in kinds if isinstance(self.decision, kind))
-        if self.rehashed:
-            algorithm = lphga
-        if len(call.pieces) > 1 and algorithm not in _IN_PIECES:
+        call = self.call
+        kind: type[Decision] = Lphga if self.rehashed else type(self.decision)
+        if len(call.pieces) > 1 and not kind.takes_pieces:
             raise NeedsWholeColumns(self.decision.kernel)
+        algorithm = next(run for base, run in _ALGORITHMS.items() if issubclass(kind, base))
         arguments, held = Args.from_buffer_copy(call.args), len(call.held)
         call.check = self.check
         done = None
@@ -312,8 +309,7 @@ class Ladder:
         # words that were made for other values than occur
         if query.form.is_checked_early and call.counters().ambiguous:
             return
-        if encoded and isinstance(decision, Partitioned | Sgb | SpEga):
-            # they leave no table in which rows could be looked up by linear probing
+        if encoded and not decision.leaves_table:
             decision = choose.decide(query, call.rows, decision.estimate, call.device, "lphga")
         yield from self._decided(keys, call, decision, remember)
 
@@ -368,7 +364,7 @@ class Ladder:
                 if less is None:
                     raise MemoryError(attempt.refused)
                 decision = less
-            elif isinstance(decision, Sgb | Direct):
+            elif decision.needs_sampled_keys:
                 decision = _other_decision(call, decision, self.forced)
             else:
                 break

@@ -75,10 +75,11 @@ def run_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Algorithm], None]:
     """Replaces every algorithm; nothing is sampled."""
 
     def replace_all(algorithm: Algorithm) -> None:
-        monkeypatch.setattr(attempts, "_ALGORITHMS", {Decision: algorithm})
-        monkeypatch.setattr(
-            attempts, "lphga", lambda call, decision: algorithm(call, Lphga(why="", global_slots=2))
-        )
+        def lphga(call: Any, decision: Decision) -> Any:
+            is_own = isinstance(decision, Lphga)
+            return algorithm(call, decision if is_own else Lphga(why="", global_slots=2))
+
+        monkeypatch.setattr(attempts, "_ALGORITHMS", {Lphga: lphga, Decision: algorithm})
         monkeypatch.setattr(attempts, "zero", lambda *_: None)
         monkeypatch.setattr(words, "make_words", lambda call, *_: call.allocate(8))
         monkeypatch.setattr(codes, "make_words", lambda *_: None)
