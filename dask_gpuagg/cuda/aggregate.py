@@ -79,13 +79,13 @@ def aggregate(
     forced: str = "auto",
     stopwatch: Stopwatch | None = None,
     encoded: bool = False,
-    about: tuple[str, ...] = (),
+    key_labels: tuple[str, ...] = (),
     least: int = 0,
 ) -> Aggregated:
     """Group fewer than 2**31 rows and reduce every group, on a stream of RMM.
 
     ``forced`` is ``auto`` or one of ``choose.KERNELS``, and ``encoded`` asks for ``codes``.
-    ``about`` names what is grouped by: the decision for its previous partition may be reused.
+    ``key_labels`` names what is grouped by: the decision for its previous partition may be reused.
     There are at least ``least`` groups.
 
     ``MemoryError`` of RMM, ``KernelsUnavailable``, and ``NeedsWholeColumns`` where a kernel does
@@ -98,7 +98,7 @@ def aggregate(
     started = time.perf_counter()
     device = current_device()
     requested = kernels_of(query, device).query
-    columns = Columns(parts, device, stream, stopwatch, about, least)
+    columns = Columns(parts, device, stream, stopwatch, key_labels, least)
     decision: Decision | None = None
     many = forced == "auto" and columns.rows >= summary.SAMPLED_FROM
     if encoded and many and may_be_narrow(requested):
@@ -300,7 +300,7 @@ class Ladder:
                     if before.ranged is None:
                         return
                     # values that only the sample has none of
-                    remember_out_of_range(query, call.about)
+                    remember_out_of_range(query, call.key_labels)
             decision = decide(call, forced, sample, encoded)
             if sample is not None and not encoded:
                 if query.may_fill or query.may_be_stepped:
@@ -348,7 +348,7 @@ class Ladder:
             other = replace(other, why=f"keys lie {ranged.step:,} apart; {other.why}")
         remember = partial(_remember, call, self.forced, sample, other, ranged)
         yield from self._decided(ranged, _begin(ranged, self.columns), other, remember)
-        remember_out_of_range(call.query, call.about)
+        remember_out_of_range(call.query, call.key_labels)
 
     def _decided(
         self, keys: Keys, call: Call, decision: Decision, remember: Remember | None

@@ -25,8 +25,10 @@ from dask_gpuagg.plan import Requested
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy
 
 # pandas has the rows of these in order of time, or with other columns
-_OF_ROWS = ["apply", "transform", "shift", "ffill", "bfill", "cumsum", "cumprod", "cumcount"]
-_OF_ROWS += ["head", "tail", "get_group", "rolling"]
+_OF_ROWS = (
+    *("apply", "transform", "shift", "ffill", "bfill", "cumsum", "cumprod", "cumcount"),
+    *("head", "tail", "get_group", "rolling"),
+)
 _FLAGS = {"split_every", "split_out", "shuffle_method"}
 _DEFAULTS = {"closed": "left", "label": "left", "origin": "start_day", "offset": None}
 

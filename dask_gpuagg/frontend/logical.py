@@ -32,9 +32,10 @@ _CLASSES: tuple[type, ...] = (
     *(G.Sum, G.Prod, G.Min, G.Max, G.First, G.Last, G.Count, G.Size, G.IdxMin, G.IdxMax),
     *(G.Mean, G.Var, G.Std, G.NUnique, G.Median, G.Unique, G.Cov, G.Corr),
 )
-_SINGLE: dict[type, str] = {kind: kind.__name__.lower() for kind in _CLASSES}
-_SINGLE[G.ValueCounts] = "value_counts"
-
+_SINGLE: dict[type, str] = {
+    **{kind: kind.__name__.lower() for kind in _CLASSES},
+    G.ValueCounts: "value_counts",
+}
 
 # other calls of group-bys, by their nodes
 _LEFT: dict[type, str] = {

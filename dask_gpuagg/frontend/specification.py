@@ -25,8 +25,7 @@ from dask_gpuagg.plan import CustomFunctions, Requested, Unsupported
 Parameters = tuple[tuple[str, Any], ...]
 
 # arguments of pandas' methods that stock Dask ignores in .agg
-_ARGUMENTS = {p for record in REGISTRY.values() for p in record.parameters}
-_ARGUMENTS |= {"min_count", "numeric_only"}
+_ARGUMENTS = {"min_count", "numeric_only"}.union(*(r.parameters for r in REGISTRY.values()))
 
 # before release 3 pandas replaced NumPy's functions by its own methods
 _CALLED_AS_WRITTEN = int(pd.__version__.partition(".")[0]) >= 3

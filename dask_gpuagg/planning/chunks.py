@@ -389,10 +389,6 @@ class Routing:
     def __dask_tokenize__(self) -> str:
         return repr(self)
 
-    def __str__(self) -> str:
-        noun = "output" if self.outputs == 1 else "outputs"
-        return f"{self.route.value} into {self.outputs} {noun}: {self.reason}"
-
 
 @dataclass(frozen=True)
 class GroupByQuery:

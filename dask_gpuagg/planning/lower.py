@@ -164,11 +164,8 @@ def _pieces_of_rows(query: GroupByQuery, decision: Routing, chunks: Chunks | Non
         pieces = int(query.frame.npartitions)
     else:
         pieces = len(chunks) * (CHUNKS_OF_A_GPU if query.on_device else 1)
-    if query.plan.rows:
-        nbytes = _bytes_of_rows(query)
-        fit_outputs = pieces if nbytes is None else math.ceil(nbytes / BYTES_ON_HOST)
-        return min(pieces, max(_PIECES_OF_ROWS, fit_outputs))
-    fit_outputs = math.ceil((decision.pair_bytes or 0) / BYTES_ON_HOST)
+    nbytes = _bytes_of_rows(query) if query.plan.rows else decision.pair_bytes or 0
+    fit_outputs = pieces if nbytes is None else math.ceil(nbytes / BYTES_ON_HOST)
     return min(pieces, max(_PIECES_OF_ROWS, fit_outputs))
 
 

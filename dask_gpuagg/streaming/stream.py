@@ -168,16 +168,16 @@ class Stream:
         return self.sizes.kept if len(self.tables) == 1 else self.sizes.kept * 3 // 2
 
     def merge(self, last: bool = False) -> None:
-        """Merge the tables of the device; where that does not fit, they leave.
+        """Merge the tables of the device; where that does not fit, move them.
 
-        The last ones leave in parts only where others have left: they are whole then.
+        The last ones are moved in parts only where others were: they are complete then.
         """
         if not self._can_merge():
             return
         is_merged = _attempt(self._merge_parts)
         most = max(self._kept, self.sizes.most)
         if not is_merged or (not last and self._nbytes() > most):
-            self.leave()
+            self.spill_partitioned()
 
     def _merge_parts(self) -> bool:
         """Make one table of each part; those merged before memory lacks stay so."""
@@ -207,7 +207,7 @@ class Stream:
             self.finished.append(self.device.to_host([tables.pop()], self.plan, self.like))
         self.like = ()
 
-    def leave(self) -> None:
+    def spill_partitioned(self) -> None:
         """Move the tables of the device to the host, divided by key hash if that can be.
 
         So what is to be merged later can be merged part by part on the device.
@@ -236,7 +236,7 @@ class Stream:
         """The partials of all rows."""
         self.merge(last=True)
         if self.parts and any(self.tables):
-            self.leave()
+            self.spill_partitioned()
         self.spill()
         if self.parts:
             self._finish_parts()
@@ -287,7 +287,7 @@ class Stream:
     def _step_down(self, batch: Batch) -> None:
         """Group a batch for which device memory did not suffice: with less and less of it."""
         if any(self.tables):
-            self.leave()
+            self.spill_partitioned()
         tables = self._grouped(lambda: self.device.load(batch))
         if tables is not None:
             self._hold(batch, tables)

@@ -47,7 +47,7 @@ ROWS = 10**8
 class Columns:
     """Makes calls that launch nothing, and keeps them."""
 
-    rows, about = ROWS, ("k",)
+    rows, key_labels = ROWS, ("k",)
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -57,7 +57,7 @@ class Columns:
         memory = SimpleNamespace(ptr=4096)
         made = SimpleNamespace(
             query=query, rows=self.rows, args=Args(), held=held, early=None, check=None,
-            device=H200, values=None, about=self.about, handle=0,
+            device=H200, values=None, key_labels=self.key_labels, handle=0,
             pieces=(Piece([SimpleNamespace()] * 4, 0, self.rows),),
             counters=Counters, allocate=lambda size: held.append(memory) or memory,
             launch=lambda *a, **k: None, launch_over=lambda *a: None,

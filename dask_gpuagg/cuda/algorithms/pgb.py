@@ -44,7 +44,7 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, structs.Counters] | Non
     """
     args = call.args
     first = len(call.held)
-    copies = _make_copies(call, decision)
+    copies = _allocate_partitions(call, decision)
     buffers = slice(first, len(call.held))
     partitions = copies.partitions
     args.shared_slots, args.slices = decision.shared_slots, decision.slices
@@ -179,7 +179,7 @@ def _lay_out(call: Call, decision: Partitioned, partitions: structs.Partitions) 
     call.launch("lay_out", 1, tuning.ROOM_THREADS, partitions, *addresses, places)
 
 
-def _make_copies(call: Call, decision: Partitioned) -> _Copies:
+def _allocate_partitions(call: Call, decision: Partitioned) -> _Copies:
     """Memory for the rows' copies; columns that are gathered, or not read, are the input's own."""
     query = decision.partition_query(call.query)
     if query.has_row_numbers and len(call.pieces) > 1:

@@ -196,7 +196,7 @@ def test_values_out_of_range_get_wider_ranges(monkeypatch: pytest.MonkeyPatch) -
     query = Query((KeyPart("i64", False),) * 2, False, (), (), ())
     monkeypatch.setattr(kept, "_out_of_range", Cache(256))
     monkeypatch.setattr(kept, "_bounds", lambda call: [(0, 99), (0, 99)])
-    call: Any = SimpleNamespace(query=query, rows=10**8, about=("a", "b"))
+    call: Any = SimpleNamespace(query=query, rows=10**8, key_labels=("a", "b"))
 
     def codes(slots: bool = True) -> list[int]:
         return [column.offset for column in narrowest_keys(call, slots).extra]
@@ -237,7 +237,7 @@ def test_keys_wider_than_two_words_may_fit_them(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(kept, "_out_of_range", Cache(256))
     monkeypatch.setattr(kept, "_bounds", lambda call: [(-5, 10**9 - 6)] * 4)
     with_nulls = [SimpleNamespace(mask=1)] * 4
-    call: Any = SimpleNamespace(query=query, rows=10**8, about=(), columns=with_nulls)
+    call: Any = SimpleNamespace(query=query, rows=10**8, key_labels=(), columns=with_nulls)
     keys = narrowest_keys(call, True)
     made, columns = keys.query, keys.extra
     assert (made.form, made.form.made_words, made.extra_columns) == (WIDE_RANGED, 2, 6)

@@ -58,9 +58,9 @@ def numbers(least: int = 0, greatest: int = 63, **changed: int) -> Numbers:
         twice=0,
         most=1_100,
         repeats=1_000,
-        met=64 * 256,
-        hots=64,
-        falls=31_000,
+        segment_keys=64 * 256,
+        hot_keys=64,
+        descents=31_000,
     )
     return made._replace(**changed)
 
@@ -77,10 +77,12 @@ def call_of(
     rows: int = ROWS,
     values: float | None = 1.0,
     kernels: Any = "kernels",
-    about: Any = ("a",),
+    key_labels: Any = ("a",),
     codes: Any = None,
 ) -> Any:
-    return SimpleNamespace(kernels=kernels, rows=rows, values=values, about=about, codes=codes)
+    return SimpleNamespace(
+        kernels=kernels, rows=rows, values=values, key_labels=key_labels, codes=codes
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -123,9 +125,9 @@ def test_a_sample_with_other_counts_is_unlike(name: str) -> None:
 
 
 def test_sorted_rows_are_unlike_unsorted_ones() -> None:
-    before = numbers(falls=3)
-    assert alike(before._replace(falls=1), before)
-    assert not alike(before._replace(falls=0), before)
+    before = numbers(descents=3)
+    assert alike(before._replace(descents=1), before)
+    assert not alike(before._replace(descents=0), before)
 
 
 @pytest.mark.parametrize(
@@ -218,11 +220,11 @@ def test_rows_of_the_same_keys_are_alike(groups: int, run: int) -> None:
     def seen() -> Numbers:
         keys = np.stack([_segment(rng, groups, run) for _ in range(256)])
         segments = np.zeros(groups, dtype=np.int64)
-        met = 0
+        segment_keys = 0
         for segment in keys:
             there = np.unique(segment)
             segments[there] += 1
-            met += len(there)
+            segment_keys += len(there)
         rows = np.bincount(keys.ravel(), minlength=groups)
         return numbers(
             int(keys.min()),
@@ -233,9 +235,9 @@ def test_rows_of_the_same_keys_are_alike(groups: int, run: int) -> None:
             twice=int((segments == 2).sum()),
             most=int(rows.max()),
             repeats=int((keys[:, 1:] == keys[:, :-1]).sum()),
-            met=met,
-            hots=int(((rows >= 8) & (segments >= 4)).sum()),
-            falls=int((keys[:, 1:] < keys[:, :-1]).sum()),
+            segment_keys=segment_keys,
+            hot_keys=int(((rows >= 8) & (segments >= 4)).sum()),
+            descents=int((keys[:, 1:] < keys[:, :-1]).sum()),
         )
 
     before = seen()
@@ -252,7 +254,7 @@ def test_a_decision_is_repeated(decision: Decision) -> None:
     assert expectation.expectation(call_of(), "hgb") is None
     assert expectation.expectation(call_of(kernels="others"), "auto") is None
     assert expectation.expectation(call_of(values=0.9), "auto") is None
-    assert expectation.expectation(call_of(about=("b",)), "auto") is None
+    assert expectation.expectation(call_of(key_labels=("b",)), "auto") is None
     # the same words stand for other keys
     codes = Codes(), Codes()
     assert expectation.expectation(call_of(codes=codes[0]), "auto") is None
@@ -339,9 +341,9 @@ def zipf_sample(rng: np.random.Generator, groups: int, exponent: float) -> tuple
         twice=int((segments == 2).sum()),
         most=int(rows.max()),
         repeats=int((drawn[:, 1:] == drawn[:, :-1]).sum()),
-        met=int(segments.sum()),
-        hots=len(hot),
-        falls=int((drawn[:, 1:] < drawn[:, :-1]).sum()),
+        segment_keys=int(segments.sum()),
+        hot_keys=len(hot),
+        descents=int((drawn[:, 1:] < drawn[:, :-1]).sum()),
     )
     # words of which each bucket of a table of hot keys has few
     words = [key * 0x9E3779B97F4A7C15 % 2**64 for key in hot.tolist()]
