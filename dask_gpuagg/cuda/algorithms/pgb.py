@@ -135,7 +135,7 @@ def _grouping(decision: Partitioned) -> str:
     kernel = "aggregate"
     if isinstance(decision, PgbFold):
         kernel = "fold"
-    elif isinstance(decision, Pgb) and decision.crowded:
+    elif isinstance(decision, Pgb) and decision.has_replicated_slots:
         kernel = "aggregate_crowded"
     return kernel + _suffix(decision)
 
@@ -225,7 +225,7 @@ def _aggregate(
             shared = even(slots) * (once + decision.replicas * copied) + 8
         else:
             shared = slots * partitioning.hashed_bytes(own.query, decision.base)
-        shared += partitioning.crowd_bytes(own.query) if decision.crowded else 0
+        shared += partitioning.crowd_bytes(own.query) if decision.has_replicated_slots else 0
     else:
         shared, threads = partitioning.fold_bytes(own.device), tuning.FOLD_THREADS
         places = own.allocate(2 * decision.blocks * partitioning.most_rows(decision)).ptr

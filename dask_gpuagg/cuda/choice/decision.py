@@ -144,7 +144,7 @@ class Pgb(Partitioned):
     # copies of the states, of slots in a window
     replicas: int = 1
     # whether slots that many rows want at once get copies
-    crowded: bool = False
+    has_replicated_slots: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

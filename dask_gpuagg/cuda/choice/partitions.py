@@ -160,20 +160,20 @@ def _by_hash(case: Case, folds: bool) -> dict[str, Any] | None:
     base = _base(query, estimate)
     skewed = estimate is not None and estimate.skewed
     copies, available = crowd_bytes(query), shared_bytes(device)
-    crowded = skewed and not folds and _CROWDS_OF * copies <= available
+    has_replicated_slots = skewed and not folds and _CROWDS_OF * copies <= available
     if folds:
         # beside the slots: where the last group ends
         slot, load = _FOLD_SLOT + (8 if base is None else 4), _FOLD_LOAD
         most_slots = (fold_bytes(device) - 8) // slot // 2 * 2
     else:
-        available -= copies + _CROWD_BYTES if crowded else 0
+        available -= copies + _CROWD_BYTES if has_replicated_slots else 0
         most_slots = available // hashed_bytes(query, base) // 2 * 2
-        load = _CROWDED_LOAD if crowded else _PARTITION_LOAD
+        load = _CROWDED_LOAD if has_replicated_slots else _PARTITION_LOAD
     if query.form == BY_ROW or most_slots < FEWEST_SLOTS:
         return None
     groups = max(1, case.groups)
     tables = math.ceil(margin(groups) / (most_slots * load))
-    if crowded and tables > _SHORT_RUNS_FROM:
+    if has_replicated_slots and tables > _SHORT_RUNS_FROM:
         tables = math.ceil(margin(groups) / (most_slots * _CROWDED_LOAD_OF_MANY))
     limit = _most_partitions(device) if folds else _MOST_PARTITIONS
     slices = power_of_two(2 * math.ceil(tables / limit) - 1)
@@ -233,7 +233,7 @@ def _by_hash(case: Case, folds: bool) -> dict[str, Any] | None:
         "hot_replicas": table[2],
         "counted": counted,
     }
-    return fields if folds else fields | {"crowded": crowded}
+    return fields if folds else fields | {"has_replicated_slots": has_replicated_slots}
 
 
 def _by_window(case: Case, folds: bool) -> dict[str, Any] | None:
