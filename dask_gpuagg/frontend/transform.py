@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from dask._expr import Expr
 from dask.dataframe.dask_expr._collection import new_collection
 
 from dask_gpuagg.cache import OfObjects
+from dask_gpuagg.dtypes import is_plain
+from dask_gpuagg.engines.host.grouping import group, take
 from dask_gpuagg.frontend.extended import GroupByCompleted, places_in
 from dask_gpuagg.frontend.metadata import is_cudf
 from dask_gpuagg.frontend.specification import on_own_labels
@@ -34,7 +37,6 @@ _NAMES = frozenset(
 # a table of labels has as many more places than groups
 _CLOSE = 1 << 16
 
-
 # tables of the latest groups: the tasks of a process have the same ones
 _tables: OfObjects[Any] = OfObjects(2)
 
@@ -42,41 +44,73 @@ _tables: OfObjects[Any] = OfObjects(2)
 def gpuagg_lookup(frame: Any, groups: Any, meta: Any, *by: Any) -> Any:
     """Task: the groups of the rows of a partition; rows without a group get nulls."""
     keys = [key_of(frame, key) for key in by]
-    places = _by_table(groups.index, keys)
-    if places is None:
-        columns = {f"k{i}": key.array for i, key in enumerate(keys)}
-        places = places_in(groups.index, pd.DataFrame(columns))
-    result = groups.set_axis(range(len(groups)), axis=0)
-    result = result.reindex(places) if (places < 0).any() else result.take(places)
+    if is_cudf(frame):
+        result = import_module("dask_gpuagg.engines.device.tables").looked_up(groups, keys)
+    else:
+        table, places = _by_integer(groups, keys) or (groups, _places(groups.index, keys))
+        columns = [table] if table.ndim == 1 else [table.iloc[:, i] for i in range(table.shape[1])]
+        result = pd.DataFrame(
+            {i: take(_array(column), places) for i, column in enumerate(columns)}, copy=False
+        )
     result.index = frame.index
-    if result.ndim == 1:
-        return result.rename(meta.name)
+    if meta.ndim == 1:
+        return result.iloc[:, 0].rename(meta.name)
     result.columns = meta.columns
     return result
 
 
-def _by_table(index: pd.Index, keys: list[pd.Series]) -> Any:
-    """The places of NumPy's integers that lie close together, by addresses; None for others."""
-    rows = keys[0].to_numpy() if len(keys) == 1 and keys[0].dtype == index.dtype else None
-    plain = isinstance(index.dtype, np.dtype) and index.dtype.kind in "iu"
-    if rows is None or not plain or not len(rows) or not len(index):
-        return None
-    low, table = _tables.of(index, lambda: _table_of(index))
-    # Python's integers do not overflow
-    if table is None or int(rows.min()) < low or int(rows.max()) - low >= len(table):
-        return None
-    return table[rows - low]
+def _places(index: pd.Index, keys: list[pd.Series]) -> Any:
+    """The places of the rows' keys in an index of groups, each distinct one looked up once."""
+    rows = group(keys, dropna=False)
+    columns = {f"k{i}": key for i, key in enumerate(rows.keys)}
+    return places_in(index, pd.DataFrame(columns)).take(rows.codes)
 
 
-def _table_of(index: pd.Index) -> tuple[int, Any]:
-    """The smallest label, and the place of each one from there on; no table of distant ones."""
-    low = int(index.min())
-    length = int(index.max()) - low + 1
-    if length > 4 * len(index) + _CLOSE:
-        return low, None
-    table = np.full(length, -1)
-    table[index.to_numpy() - low] = np.arange(len(index))
-    return low, table
+def _array(column: pd.Series) -> Any:
+    return column.to_numpy() if is_plain(column.dtype) else column.array
+
+
+def _by_integer(groups: Any, keys: list[pd.Series]) -> tuple[Any, Any] | None:
+    """A table, and the rows' places in it, where the key is one of NumPy's integers."""
+    dtype = groups.index.dtype
+    plain = isinstance(dtype, np.dtype) and dtype.kind in "iu"
+    if len(keys) > 1 or keys[0].dtype != dtype or not (plain and len(groups)):
+        return None
+    labels = keys[0].to_numpy()
+    # the same table for all partitions
+    low, places, table = _tables.of(groups, lambda: _table_of(groups))
+    if isinstance(places, pd.Index):
+        return groups, places.get_indexer(labels)
+    rows = _slots(labels, low)
+    # a label below the lowest one is beyond the last place
+    if rows.view(np.uint64).max(initial=0) >= len(places):
+        return None
+    return (groups, places.take(rows)) if table is None else (table, rows)
+
+
+def _table_of(groups: Any) -> tuple[int, Any, Any]:
+    """The smallest label, the place of each from there on, and the groups by label.
+
+    Distant labels are hashed. There is no table whose nulls would change a dtype.
+    """
+    labels = groups.index.to_numpy()
+    low, high = int(labels.min()), int(labels.max())
+    if high - low >= 4 * len(labels) + _CLOSE:
+        # an index of its own, hashed before another thread sees it
+        index = pd.Index(labels, copy=False)
+        index.get_indexer(labels[:1])
+        return low, index, None
+    places = np.full(high - low + 1, -1)
+    places[_slots(labels, low)] = np.arange(len(labels))
+    table = groups.reset_index(drop=True).reindex(places)
+    same = table.dtype == groups.dtype if table.ndim == 1 else table.dtypes.equals(groups.dtypes)
+    return low, places, table if same else None
+
+
+def _slots(labels: Any, low: int) -> Any:
+    """Distances from the smallest label, which may be beyond the labels' own dtype."""
+    wide = labels.dtype if labels.dtype.itemsize == 8 else np.int64
+    return (labels.astype(wide, copy=False) - low).view(np.int64)
 
 
 class GroupByLookup(GroupByCompleted):
@@ -112,7 +146,7 @@ def transform(original: Callable[..., Any], self: Any, func: Any, *args: Any, **
     stock = original(self, func, *args, **kwargs)
     named = isinstance(func, str) and func in _NAMES
     plain = not args and kwargs.keys() <= {"meta"}
-    if not (named and plain and stock.expr.need_to_shuffle) or is_cudf(self.obj._meta):
+    if not (named and plain and stock.expr.need_to_shuffle):
         return stock
     flags = {"sort": False, "observed": True, "dropna": self.dropna}
     groupby = on_own_labels(type(self)(self.obj, by=self.by, slice=self._slice, **flags))

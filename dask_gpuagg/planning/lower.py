@@ -13,6 +13,7 @@ from dask.dataframe.dask_expr._expr import Expr
 from dask.dataframe.dask_expr._repartition import Repartition
 from dask.dataframe.dask_expr._shuffle import Shuffle
 from dask.dataframe.dask_expr.io import FromGraph, FromPandas
+from dask.system import CPU_COUNT
 from dask.utils import get_default_shuffle_method
 
 from dask_gpuagg.aggregations import Kind
@@ -22,7 +23,7 @@ from dask_gpuagg.engines.device.support import of_rows, one_pass
 from dask_gpuagg.narrowing import is_narrowed, rows_inside, stride_of, targets
 from dask_gpuagg.plan import short
 from dask_gpuagg.planning import nodes
-from dask_gpuagg.planning.bucketing import CHUNKS_OF_A_GPU, gpus, size_of
+from dask_gpuagg.planning.bucketing import CHUNKS_OF_A_GPU, gpus, in_even_parts, size_of
 from dask_gpuagg.planning.chunks import (
     STREAMED_READERS,
     Chunks,
@@ -73,6 +74,8 @@ _CHEAP = (
     *(E.RenameFrame, E.RenameSeries, E.Index, E.ToSeriesIndex, FromPandas),
     *(Blanked, nodes.DerivedColumns),
 )
+# Rows of a group in a partition, below which one task takes several partitions.
+_FEW_ROWS = 2
 # Bins of an exact sum, of values that differ by a factor of a million.
 _BINS = 3
 
@@ -85,7 +88,7 @@ def physical(query: GroupByQuery, decision: Routing) -> Expr:
         aligned = nodes.GroupByMerge(partials_of(query, None), plan, promised, decision)
         few = outputs < aligned.npartitions
         return Repartition(aligned, new_partitions=outputs) if few else aligned
-    chunks = query.chunks
+    chunks = query.chunks or _of_many_groups(query, decision)
     alone = query.frame.npartitions == outputs == 1 and not query.reduced
     if alone and query.on_device and (one_pass(plan) or of_rows(plan)):
         return nodes.GroupByDirect(
@@ -131,6 +134,24 @@ def _must_complete_at_once(query: GroupByQuery) -> bool:
     if not query.plan.dropna:  # null is a level where it occurs, which no output knows alone
         return True
     return any(dtype_bound(k.dtype) is None or not hasattr(k.dtype, "categories") for k in keys)
+
+
+def _of_many_groups(query: GroupByQuery, decision: Routing) -> Chunks | None:
+    """Chunks of a frame of this process, whose partitions have few rows of each group.
+
+    Their partials would be about as large as they are, and take as long to merge as to make.
+    """
+    nbytes, npartitions = _bytes_of_rows(query) or 0, int(query.frame.npartitions)
+    row_bytes = sum(size_of(column.dtype) for column in (*query.plan.keys, *query.plan.columns))
+    groups = 0 if decision.bound else decision.groups or 0
+    few = nbytes < _FEW_ROWS * groups * npartitions * row_bytes
+    threads = dask.config.get("num_workers", None) or CPU_COUNT
+    tasks = max(threads, math.ceil(nbytes / BYTES_ON_HOST))
+    in_place = query.reduced or settings().chunk.partitions is not None
+    if not (nbytes and few and query.plan.is_one_table) or in_place or 2 * tasks > npartitions:
+        return None
+    chunks = _held(query) if decision.route is Route.TREE else None
+    return chunks and replace(chunks, buckets=in_even_parts(range(npartitions), tasks))
 
 
 def partials_of(query: GroupByQuery, chunks: Chunks | None, pieces: int | None = None) -> Expr:

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.frontend.transform import _NAMES, GroupByLookup
+from dask_gpuagg.frontend.transform import _NAMES, GroupByLookup, gpuagg_lookup
 
 ROWS = 600
 
@@ -75,6 +75,23 @@ def test_keys_at_the_ends_of_their_dtype(dtype: str) -> None:
     ends = np.iinfo(dtype)
     data = frame().assign(k=np.resize(np.array([ends.min, ends.max, 7], dtype), ROWS))
     compare(lambda f, **meta: f.groupby("k").x.transform("sum", **meta), data)
+
+
+@pytest.mark.parametrize("column", ["x", "i"])
+def test_distances_beyond_the_dtype_of_the_keys(column: str) -> None:
+    data = frame().assign(k=np.resize(np.arange(-100, 100, 3, dtype="int8"), ROWS))
+    compare(lambda f, **meta: f.groupby("k")[column].transform("sum", **meta), data)
+
+
+@pytest.mark.parametrize("columns", ["x", "i", ["i", "x"]])
+def test_rows_beyond_the_groups_are_null(columns: Any) -> None:
+    data, rows = frame(), pd.DataFrame({"k": [-100, -9, 0, 1, 100]})
+    groups = data[data.k != 0].groupby("k")[columns].max()
+    got = gpuagg_lookup(rows, groups, groups.iloc[:0], "k")
+    want = groups.reindex(rows.k).set_axis(rows.index, axis=0)
+    (pd.testing.assert_series_equal if got.ndim == 1 else pd.testing.assert_frame_equal)(got, want)
+    inside = gpuagg_lookup(rows[1:4], groups, groups.iloc[:0], "k")
+    assert inside.isna().to_numpy().tolist() == want[1:4].isna().to_numpy().tolist()
 
 
 def test_keys_that_are_expressions() -> None:

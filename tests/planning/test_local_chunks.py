@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.planning import bucketing
+from dask_gpuagg.planning import bucketing, route
 from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupByPartial
 from tests.comparison import same
 from tests.planning.test_chunks import QUERIES, frame, nodes
@@ -68,3 +68,19 @@ def test_collections_that_are_not_data_have_no_chunks() -> None:
     lazy = dd.from_pandas(frame(), npartitions=PARTITIONS, sort=False)
     assert nodes(lazy.groupby("k").v.sum(), GroupByPartial)
     assert nodes(held(frame()).map_partitions(lambda f: f).groupby("k").v.sum(), GroupByPartial)
+
+
+@pytest.mark.parametrize("groups", [20, 5_000])
+def test_partitions_with_few_rows_of_each_group_share_a_task(
+    groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(3)
+    pdf = pd.DataFrame({"k": rng.integers(0, groups, 40_000), "v": rng.random(40_000)})
+    # rows are too many for one task, groups are not
+    monkeypatch.setattr(route, "MERGED_ON_HOST", 16 * 10_000)
+    query = dd.from_pandas(pdf, npartitions=PARTITIONS, sort=False).groupby("k", sort=False).v.sum()
+    buckets = [bucket for node in nodes(query, GroupByChunks) for bucket in node.chunks.buckets]
+    assert list(map(len, buckets)) == ([] if groups == 20 else [4, 4])
+    pd.testing.assert_series_equal(query.compute().sort_index(), pdf.groupby("k").v.sum())
+    with dask.config.set({"gpuagg.chunk": 1}):
+        assert not nodes(query, GroupByChunks)

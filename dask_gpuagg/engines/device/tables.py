@@ -37,6 +37,7 @@ from dask_gpuagg.engines.device.columns import (
     keep_where,
     names_of,
     nans_to_nulls,
+    take_rows,
     to_series,
     view,
     view_at,
@@ -432,3 +433,20 @@ def divided_outputs(output: Any, plan: Plan, outputs: int) -> list[Any]:
     ordered = output.take(order)
     # copies: a slice would keep all of it in memory
     return [ordered.iloc[start:end].copy(deep=True) for start, end in _spans(ends)]
+
+
+def looked_up(groups: Any, keys: Sequence[Any]) -> Any:
+    """The groups of rows by their keys, in the order of the rows, null where there is none.
+
+    NaN and null are one key. Labels are forgotten.
+    """
+    names = [f"k{i}" for i in range(len(keys))]
+    # cuDF's join leaves no order
+    levels = groups.index.to_frame(index=False, name=names if len(names) > 1 else names[0])
+    levels = levels.nans_to_nulls().assign(place=cp.arange(len(groups)))
+    rows = cudf.DataFrame({n: k.reset_index(drop=True) for n, k in zip(names, keys, strict=True)})
+    rows = rows.nans_to_nulls().assign(row=cp.arange(len(rows)))
+    places = rows.merge(levels, on=names, how="left").sort_values("row")["place"]
+    places = places.fillna(NOWHERE).astype("int32").values
+    columns = [groups] if groups.ndim == 1 else [groups[label] for label in groups.columns]
+    return frame_of({f"{i}": take_rows(c, places)._column for i, c in enumerate(columns)})

@@ -40,6 +40,9 @@ _MOST = np.iinfo(np.int32).max
 # accumulators of a group where its rows follow each other
 _LANES = 4
 _SAMPLE = 1 << 10
+# Bytes of accumulators from which rows are put in the order of runs of groups, where groups have
+# more rows than this: a group's first row costs no miss, for groups are numbered by them.
+_CACHED, _MANY_ROWS, _BITS_OF_A_RUN = 12 << 20, 4, 13
 
 FIELDS = {
     "count": ("count",),
@@ -159,6 +162,8 @@ def _reduce_floats(
     if extremes:
         acc[:, loops.MIN : loops.MAX + 1] = np.inf, -np.inf
     has_sum, has_m2 = "sum" in fields, "m2" in fields
+    if acc.nbytes > _CACHED and len(codes) > _MANY_ROWS * n and values.dtype.itemsize >= 4:
+        codes, values = _by_runs(codes, n, values)
     for start, block in blocks(values, np.float64):
         of_block = codes[start : start + len(block)]
         loops.reduce_floats(of_block, block, acc, lanes, skipna, has_sum, extremes, has_m2)
@@ -171,6 +176,14 @@ def _reduce_floats(
     if "count" in reduced:
         reduced["count"] = reduced["count"].astype(np.int64)
     return reduced
+
+
+def _by_runs(codes: Array, n: int, values: Array) -> tuple[Array, Array]:
+    """Rows in the order of runs of groups, so that the accumulators of one stay in the cache."""
+    runs = read_only(codes >> _BITS_OF_A_RUN, np.int32)
+    counts = count(runs, (n >> _BITS_OF_A_RUN) + 1)
+    ordered = scattered(codes, runs, counts)
+    return read_only(ordered, np.int32), scattered(values, runs, counts)
 
 
 def _folded(acc: Array, sums: bool, extremes: bool) -> Array:

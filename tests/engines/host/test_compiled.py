@@ -106,6 +106,20 @@ def test_the_variance_of_far_values():
     np.testing.assert_allclose(got / np.bincount(codes), exact, rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "int8"])
+def test_rows_by_runs_of_groups_give_the_same_bits(dtype, monkeypatch):
+    rng = np.random.default_rng(2)
+    n = 3 << compiled._BITS_OF_A_RUN
+    codes = compiled.read_only(rng.integers(0, n, 6 * n), np.int32)
+    values = rng.normal(0, 40, 6 * n).astype(dtype)
+    everything = ("count", "sum", "min", "max", "m2")
+    fields = compiled.reduce(codes, n, values, everything, True, 1)
+    monkeypatch.setattr(compiled, "_CACHED", 0)
+    by_runs = compiled.reduce(codes, n, values, everything, True, 1)
+    for name, of_field in fields.items():
+        np.testing.assert_array_equal(by_runs[name], of_field, strict=True)
+
+
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_sums_are_compensated(lanes):
     values = np.random.default_rng(0).random(100_000) * 1e9
