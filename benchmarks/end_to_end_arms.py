@@ -321,7 +321,7 @@ def group(parts: Sequence[Any], query: Query, key: str, engine: str) -> dict[str
             aggregator = Aggregator([column[key]], False)
             for label, function in query.aggregations:
                 getattr(aggregator, function)(column[label])
-            return aggregator.run(about=(key,))
+            return aggregator.run(key_labels=(key,))
 
         found["kernels"] = median_seconds(kernel, engine)
     return found

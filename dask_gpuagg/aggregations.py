@@ -3,7 +3,8 @@
 Everything that has to know which aggregations exist reads this table and that of their states
 (``states.STATES``, to be had from here too): the planner, ``why_not()``, the support table of
 the documentation, the parameters of the tests and the list of update policies of the device
-kernels. Nothing else in the package spells out a list of aggregation names.
+kernels. Other modules name an aggregation only where Dask or pandas treats it differently from
+others (``calls.py``, ``methods.py`` and ``transform.py`` of ``frontend/``), or to compute it.
 
 An aggregation belongs to one of four kinds (Gray et al. 1997 call them distributive or
 algebraic, and holistic; the second one is holistic but reducible):
@@ -91,6 +92,12 @@ class Aggregation:
     rounds : tuple of str
         The dtype classes of which the result depends on the order in which partials are made and
         merged, and no state does not.
+    has_min_count, has_skipna : bool
+        Whether pandas takes ``min_count``, by which groups of fewer values are null, and
+        ``skipna=False``, by which groups with a null are.
+    empty_bin : str
+        What a bin of ``pd.Grouper`` without rows has: a ``value``, a ``null``, or nothing where
+        the aggregation is not supported there.
     """
 
     name: str
@@ -110,6 +117,9 @@ class Aggregation:
     shapes: tuple[str, ...] = ()
     reproducible: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rounds: tuple[str, ...] = ()
+    has_min_count: bool = False
+    has_skipna: bool = False
+    empty_bin: str = ""
 
     @property
     def accepts(self) -> frozenset[str]:
@@ -136,8 +146,11 @@ _PLAIN = ("int", "uint", "float")
 _EVERY = _by_class((DTYPE_CLASSES, ()))
 
 # records that have much in common
-_count = partial(Aggregation, kind=Kind.MERGEABLE, result="count", of_no_rows=0)
-_value = partial(Aggregation, kind=Kind.MERGEABLE, result="same", null_rule=_SKIPS)
+_count = partial(Aggregation, kind=Kind.MERGEABLE, result="count", of_no_rows=0, empty_bin="value")
+_value = partial(
+    Aggregation, kind=Kind.MERGEABLE, result="same", null_rule=_SKIPS, has_min_count=True
+)
+_extreme = partial(_value, has_skipna=True, empty_bin="null")
 _spread = partial(
     Aggregation,
     kind=Kind.MERGEABLE,
@@ -146,10 +159,14 @@ _spread = partial(
     null_rule="nulls are skipped; ddof or fewer values give null",
     parameters=("ddof",),
     rounds=(*NUMERIC, "decimal", "timedelta"),
+    has_skipna=True,
+    empty_bin="null",
 )
 # in the units of the values, which a variance of durations is not
 _deviation = partial(_spread, states=_each("moments", *NUMERIC, "decimal", "timedelta"))
-_truth = partial(Aggregation, kind=Kind.MERGEABLE, result="bool", stock_agg=False)
+_truth = partial(
+    Aggregation, kind=Kind.MERGEABLE, result="bool", stock_agg=False, empty_bin="value"
+)
 _label = partial(
     Aggregation,
     kind=Kind.MERGEABLE,
@@ -166,6 +183,8 @@ _quantile = partial(
     result="float",
     null_rule=_SKIPS,
     kernels=_ORDERED,
+    has_skipna=True,
+    empty_bin="null",
 )
 _sketch = partial(Aggregation, kind=Kind.SKETCH, stock_agg=False)
 _top = partial(
@@ -202,6 +221,9 @@ _RECORDS = (
         summary="sum; integers wrap modulo 2**64, float32 accumulates in float64",
         reproducible=_each("xsum", "float"),
         rounds=("object",),
+        has_min_count=True,
+        has_skipna=True,
+        empty_bin="value",
     ),
     Aggregation(
         "prod",
@@ -211,6 +233,9 @@ _RECORDS = (
         null_rule="nulls are skipped; a group without values gives 1",
         summary="product; integers wrap modulo 2**64",
         rounds=("float",),
+        has_min_count=True,
+        has_skipna=True,
+        empty_bin="value",
     ),
     _count(
         "count",
@@ -224,8 +249,8 @@ _RECORDS = (
         null_rule="nulls are counted",
         summary="number of rows",
     ),
-    _value("min", states=_each("min", *DTYPE_CLASSES), summary="smallest value"),
-    _value("max", states=_each("max", *DTYPE_CLASSES), summary="largest value"),
+    _extreme("min", states=_each("min", *DTYPE_CLASSES), summary="smallest value"),
+    _extreme("max", states=_each("max", *DTYPE_CLASSES), summary="largest value"),
     Aggregation(
         "mean",
         kind=Kind.MERGEABLE,
@@ -238,6 +263,8 @@ _RECORDS = (
         null_rule=_SKIPS,
         summary="arithmetic mean, summed in float64 (datetimes exactly, in two integer halves)",
         reproducible=_each("xsum", *NUMERIC),
+        has_skipna=True,
+        empty_bin="null",
     ),
     _spread(
         "var", power=0, summary="variance from centred second moments (Chan, Golub, LeVeque 1979)"

@@ -141,7 +141,7 @@ def kernels_of(reports: dict[str, list[Any]]) -> str:
             rows_in, groups, expected, spilled = counts
             cells = [name, step, kernel, calls, time_text(seconds), rows_in, expected]
             rows.append([*map(_cell, cells), _cell(groups), _cell(spilled)])
-    head = "worker, step, kernel, calls, time, rows, groups expected, groups found, rows spilled"
+    head = "worker, step, kernel, calls, time, rows, groups expected, groups found, rows overflowed"
     return _table("Calls of kernels on the device", head, rows)
 
 

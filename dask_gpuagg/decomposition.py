@@ -139,7 +139,7 @@ def _refusal(
     ddof = dict(request.parameters).get("ddof", 1)
     # counts, from which it is taken, have 64 bits
     if not isinstance(ddof, _NUMBERS) or (isinstance(ddof, int) and abs(ddof) >= 2**63):
-        return Unsupported("ddof is no number of 64 bits", name, column)
+        return Unsupported("ddof must be a 64-bit number", name, column)
     return None
 
 

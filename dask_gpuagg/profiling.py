@@ -50,9 +50,9 @@ def last_runs(plan: Plan | None = None) -> Lines[Run]:
     -------
     list of Run
         It prints one run a line. On the device one for each call of the kernels: task, kernel and
-        geometry, estimated and true groups, rows, rows spilled, bytes read, time. On the host one
-        for each task, with the kernel ``host``. Of each process the latest thousand, the oldest
-        first.
+        geometry, estimated and true groups, rows, rows overflowed, bytes read, time. On the host
+        one for each task, with the kernel ``host``. Of each process the latest thousand, the
+        oldest first.
     """
     by_process = dict(gather(runs_here, plan).answers.values())
     return Lines(run for runs in by_process.values() for run in runs)

@@ -91,7 +91,7 @@ class TestDdof:
         with dask.config.set({"gpuagg.fallback": "silent"}):
             pd.testing.assert_frame_equal(query.compute(), stock)
         (reason,) = dask_gpuagg.why_not(query)
-        assert reason.reason == "ddof is no number of 64 bits"
+        assert reason.reason == "ddof must be a 64-bit number"
 
     @pytest.mark.parametrize("ddof", [True, 1.0, np.float32(1), np.int8(1), np.bool_(True), 1.5])
     def test_numbers_of_other_types(self, ddf, ddof):

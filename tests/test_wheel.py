@@ -25,7 +25,7 @@ import dask.dataframe as dd
 import pandas as pd
 
 import dask_gpuagg
-from dask_gpuagg.cuda.runtime.compiler import KERNELS
+from dask_gpuagg.cuda.runtime.compiler import KERNEL_DIR
 
 frame = pd.DataFrame({"k": [1, 2, 1, 2], "v": [1, 5, 2, 5], "w": [1.0, 2.0, 3.0, 4.0]})
 query = {"v": ["nunique", "median"], "w": ["mean"]}
@@ -35,7 +35,7 @@ pd.testing.assert_frame_equal(result, frame.groupby("k").agg(query))
 print(json.dumps({
     "version": version("dask-gpuagg"),
     "imported": dask_gpuagg.__file__,
-    "kernels": str(KERNELS),
+    "kernels": str(KERNEL_DIR),
     "fallbacks": len(dask_gpuagg.fallbacks().entries),
     "files": [str(path) for path in files("dask-gpuagg")],
 }))

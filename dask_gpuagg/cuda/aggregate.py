@@ -79,13 +79,13 @@ def aggregate(
     forced: str = "auto",
     stopwatch: Stopwatch | None = None,
     encoded: bool = False,
-    about: tuple[str, ...] = (),
+    key_labels: tuple[str, ...] = (),
     least: int = 0,
 ) -> Aggregated:
     """Group fewer than 2**31 rows and reduce every group, on a stream of RMM.
 
     ``forced`` is ``auto`` or one of ``choose.KERNELS``, and ``encoded`` asks for ``codes``.
-    ``about`` names what is grouped by: the decision for its previous partition may be reused.
+    ``key_labels`` names what is grouped by: the decision for its previous partition may be reused.
     There are at least ``least`` groups.
 
     ``MemoryError`` of RMM, ``KernelsUnavailable``, and ``NeedsWholeColumns`` where a kernel does
@@ -98,7 +98,7 @@ def aggregate(
     started = time.perf_counter()
     device = current_device()
     requested = kernels_of(query, device).query
-    columns = Columns(parts, device, stream, stopwatch, about, least)
+    columns = Columns(parts, device, stream, stopwatch, key_labels, least)
     decision: Decision | None = None
     many = forced == "auto" and columns.rows >= summary.SAMPLED_FROM
     if encoded and many and may_be_narrow(requested):
@@ -149,8 +149,6 @@ _ALGORITHMS: dict[type[Decision], Callable[[Call, Any], Done | None]] = {
     Sgb: sgb,
     SpEga: sp_ega,
 }
-# Algorithms that read rows one after another.
-_IN_PIECES = (direct, hgb, lphga, pgb)
 
 
 class Grouped(NamedTuple):
@@ -184,12 +182,11 @@ class Attempt:
 
     def run(self) -> Done | None:
         """The groups; None, and nothing left of the attempt, if it cannot take all rows."""
-        call, kinds = self.call, _ALGORITHMS.items()
-        algorithm = next(run for kind, run in kinds if isinstance(self.decision, kind))
-        if self.rehashed:
-            algorithm = lphga
-        if len(call.pieces) > 1 and algorithm not in _IN_PIECES:
+        call = self.call
+        kind: type[Decision] = Lphga if self.rehashed else type(self.decision)
+        if len(call.pieces) > 1 and not kind.takes_pieces:
             raise NeedsWholeColumns(self.decision.kernel)
+        algorithm = next(run for base, run in _ALGORITHMS.items() if issubclass(kind, base))
         arguments, held = Args.from_buffer_copy(call.args), len(call.held)
         call.check = self.check
         done = None
@@ -303,7 +300,7 @@ class Ladder:
                     if before.ranged is None:
                         return
                     # values that only the sample has none of
-                    remember_out_of_range(query, call.about)
+                    remember_out_of_range(query, call.key_labels)
             decision = decide(call, forced, sample, encoded)
             if sample is not None and not encoded:
                 if query.may_fill or query.may_be_stepped:
@@ -312,8 +309,7 @@ class Ladder:
         # words that were made for other values than occur
         if query.form.is_checked_early and call.counters().ambiguous:
             return
-        if encoded and isinstance(decision, Partitioned | Sgb | SpEga):
-            # they leave no table in which rows could be looked up by linear probing
+        if encoded and not decision.leaves_table:
             decision = choose.decide(query, call.rows, decision.estimate, call.device, "lphga")
         yield from self._decided(keys, call, decision, remember)
 
@@ -352,7 +348,7 @@ class Ladder:
             other = replace(other, why=f"keys lie {ranged.step:,} apart; {other.why}")
         remember = partial(_remember, call, self.forced, sample, other, ranged)
         yield from self._decided(ranged, _begin(ranged, self.columns), other, remember)
-        remember_out_of_range(call.query, call.about)
+        remember_out_of_range(call.query, call.key_labels)
 
     def _decided(
         self, keys: Keys, call: Call, decision: Decision, remember: Remember | None
@@ -368,7 +364,7 @@ class Ladder:
                 if less is None:
                     raise MemoryError(attempt.refused)
                 decision = less
-            elif isinstance(decision, Sgb | Direct):
+            elif decision.needs_sampled_keys:
                 decision = _other_decision(call, decision, self.forced)
             else:
                 break

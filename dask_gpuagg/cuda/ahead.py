@@ -76,7 +76,9 @@ def _decided(query: Query, rows: int, groups: int | None, device: Device) -> Uni
         return []
     costs, units = known(device).costs, []
     for bounds in ((0, groups - 1), summary.ANY_WORD):
-        estimate = KeySummary(groups, groups, 0.0, 1 / groups, alike=1 / groups, bounds=bounds)
+        estimate = KeySummary(
+            groups, groups, 0.0, 1 / groups, collision_probability=1 / groups, bounds=bounds
+        )
         decision = choose.decide(query, rows, estimate, device, costs=costs)
         units += units_of(query, device, decision)
     return units

@@ -86,7 +86,7 @@ class Run(NamedTuple):
             f"{self.decision.kernel}: {self.rows:,} rows to {self.groups:,} groups ({expected}), "
             f"{self.bytes_read / 2**20:,.1f} MiB read, {self.seconds * 1e3:.2f} ms"
         )
-        text += f", {self.spilled:,} rows spilled" if self.spilled else ""
+        text += f", {self.spilled:,} rows overflowed" if self.spilled else ""
         return text + (", done again with a larger table" if self.restarted else "")
 
 
@@ -165,8 +165,8 @@ class Call(Launcher):
     args: Args = field(default_factory=Args)
     # the numbers of coded keys
     codes: Any = None
-    # names of what is grouped by
-    about: tuple[str, ...] = ()
+    # labels of the keys in the plan
+    key_labels: tuple[str, ...] = ()
     # groups that there are at least
     least: int = 0
     # columns that were written before the host knew the number of groups
@@ -377,8 +377,8 @@ class Columns:
     device: Device
     stream: Any
     stopwatch: Stopwatch | None
-    # these are given to each call
-    about: tuple[str, ...] = ()
+    # these two are passed to each call
+    key_labels: tuple[str, ...] = ()
     least: int = 0
 
     @cached_property
@@ -414,7 +414,7 @@ class Columns:
             stream=self.stream,
             stopwatch=self.stopwatch,
             codes=codes,
-            about=self.about,
+            key_labels=self.key_labels,
             least=self.least,
         )
 

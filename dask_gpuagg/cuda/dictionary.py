@@ -133,12 +133,12 @@ def units_of_dictionary(requested: Query, many_keys: bool) -> list[tuple[Query, 
 
 def is_known(columns: Columns, requested: Query) -> bool:
     """Whether earlier rows have shown that a dictionary serves."""
-    return bool(_known.get((requested.texts, columns.about)))
+    return bool(_known.get((requested.texts, columns.key_labels)))
 
 
 def dictionary_of(columns: Columns, requested: Query) -> Dictionary | None:
     """The strings as numbers where ``may_have_dictionary``; None where they repeat too little."""
-    key = requested.texts, columns.about
+    key = requested.texts, columns.key_labels
     parts = [part._replace(inputs=()) for part in columns.parts]
     call = replace(columns, parts=parts).call(requested.texts)
     groups = known = _known.get(key)

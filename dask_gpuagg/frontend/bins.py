@@ -16,6 +16,7 @@ import pandas as pd
 from dask.dataframe.dask_expr._expr import Elemwise
 from dask.dataframe.dispatch import meta_nonempty
 
+from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.frontend.metadata import is_cudf, output_meta
 from dask_gpuagg.frontend.specification import read_method, read_specification
@@ -23,12 +24,11 @@ from dask_gpuagg.frontend.transform import one_output
 from dask_gpuagg.plan import Requested
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy
 
-# aggregations of which no rows have a value, and a null; pandas' first and last go by time
-_VALUED = {"sum", "prod", "count", "size", "nunique", "any", "all"}
-_NULL = {"mean", "var", "std", "sem", "median", "quantile", "min", "max"}
 # pandas has the rows of these in order of time, or with other columns
-_OF_ROWS = ["apply", "transform", "shift", "ffill", "bfill", "cumsum", "cumprod", "cumcount"]
-_OF_ROWS += ["head", "tail", "get_group", "rolling"]
+_OF_ROWS = (
+    *("apply", "transform", "shift", "ffill", "bfill", "cumsum", "cumprod", "cumcount"),
+    *("head", "tail", "get_group", "rolling"),
+)
 _FLAGS = {"split_every", "split_out", "shuffle_method"}
 _DEFAULTS = {"closed": "left", "label": "left", "origin": "start_day", "offset": None}
 
@@ -54,7 +54,8 @@ def with_bins(groupby: Any, obj: Any, by: Any, dropna: bool | None) -> tuple[Any
     has_bins = [isinstance(k, pd.Grouper) and getattr(k, "freq", None) is not None for k in keys]
     if any(has_bins) or any(isinstance(key, BinKey) for key in keys):
         for name in _OF_ROWS:
-            setattr(groupby, name, functools.partial(_refuse, name))
+            message = f"{name} with a pd.Grouper is not supported"
+            setattr(groupby, name, functools.partial(_refuse, message))
     if not any(has_bins):
         return obj, by
     places = np.flatnonzero(has_bins)
@@ -69,25 +70,29 @@ def with_bins(groupby: Any, obj: Any, by: Any, dropna: bool | None) -> tuple[Any
     return obj[[c for c in obj.columns if c not in labels]], keys
 
 
-def _refuse(what: str, *args: Any, **kwargs: Any) -> Any:
-    raise UnsupportedGroupBy(f"{what} with a pd.Grouper is not supported")
+def _refuse(message: str, *args: Any, **kwargs: Any) -> Any:
+    raise UnsupportedGroupBy(message)
 
 
 def _label(obj: Any, grouper: Any) -> Any:
     """The column of a Grouper, which is refused where its bins would not be pandas'."""
     freq, key = grouper.freq, grouper.key
     if not isinstance(freq, pd.offsets.Tick | pd.offsets.Day) or freq.n < 1:
-        _refuse(f"freq={freq.freqstr!r}, which is no fixed length of time,")
+        _refuse(f"a pd.Grouper needs a fixed length of time, not freq={freq.freqstr!r}")
     for name, default in _DEFAULTS.items():
         if getattr(grouper, name) != default:
-            _refuse(f"{name}={getattr(grouper, name)!r}")
+            value = getattr(grouper, name)
+            _refuse(f"{name}={value!r} of a pd.Grouper is not supported")
     if key is None or obj.ndim == 1 or is_cudf(obj._meta):
-        _refuse(f"level={grouper.level!r}, the index, a Series or a frame of cuDF")
+        key_text = f"key={key!r} and level={grouper.level!r}"
+        _refuse(f"a pd.Grouper needs the key of a column of a pandas DataFrame, not {key_text}")
     times = obj._meta[key]
     if not str(times.dtype).startswith("datetime64") or str(times.dt.tz) not in ("None", "UTC"):
-        _refuse(f"key={key!r} of {times.dtype}, neither datetime64 without a zone nor UTC,")
+        needed = "a column of datetime64, without a time zone or in UTC"
+        _refuse(f"a pd.Grouper needs {needed}: key={key!r} is {times.dtype}")
     if pd.Timedelta(freq) % pd.Timedelta(1, times.dt.unit):
-        _refuse(f"freq={freq.freqstr!r}, no multiple of the unit of {times.dtype},")
+        unit = f"the unit of {times.dtype}"
+        _refuse(f"a pd.Grouper needs a multiple of {unit}, not freq={freq.freqstr!r}")
     return key
 
 
@@ -103,7 +108,7 @@ def with_all_bins(
     arg = options.pop("arg", None) if name == "aggregate" else name
     flags = {n: options.pop(n) for n in _FLAGS & options.keys()}
     if flags.get("split_out") not in (None, 1):
-        _refuse("split_out")
+        _refuse("split_out with a pd.Grouper is not supported")
     flags["split_out"] = one_output
     by = [BinKey(*key.operands[:3], False)]
     groupby = type(self)(self.obj, by=by, slice=self._slice, sort=False, observed=self.observed)
@@ -120,14 +125,15 @@ def with_all_bins(
 
 def _of_no_rows(meta: Any, request: Requested, least: int | None) -> Any:
     """The value of an output in a bin without rows, as pandas has it; ``None`` for a null."""
-    if request.aggregation not in _VALUED | _NULL:
-        _refuse(request.aggregation)
+    empty_bin = REGISTRY[request.aggregation].empty_bin if request.custom is None else ""
+    if not empty_bin:
+        _refuse(f"{request.aggregation} with a pd.Grouper is not supported")
     column = meta.index.to_series() if request.column is None else meta[request.column]
     if request.aggregation == "sum" and dtype_class(column.dtype) in ("string", "object"):
-        _refuse("sum of text, which pandas joins in order of time,")
+        _refuse("a sum of text with a pd.Grouper is not supported: pandas joins by time")
     if least and column.dtype == bool:
-        _refuse("min_count of booleans")
-    if least or request.aggregation in _NULL:
+        _refuse("min_count of booleans with a pd.Grouper is not supported")
+    if least or empty_bin == "null":
         return None
     days = pd.DatetimeIndex(["2000-01-01", "2000-01-03"])
     rows = meta_nonempty(column).iloc[[0, 0]].set_axis(days)

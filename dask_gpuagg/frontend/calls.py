@@ -227,7 +227,7 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
         if stock is not None and not is_ours:
             return None
         if arguments.get("min_count"):
-            raise Unsupported(f"{name} with min_count", name)
+            raise Unsupported(f"{name} with min_count is not supported", name)
         flags = {n: arguments.get(n) for n in _FLAGS}
         flags["split_every"] = 8 if flags["split_every"] is None else flags["split_every"]
         parameters = tuple((n, arguments[n]) for n in REGISTRY[name].parameters if n in arguments)

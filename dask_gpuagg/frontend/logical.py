@@ -32,9 +32,10 @@ _CLASSES: tuple[type, ...] = (
     *(G.Sum, G.Prod, G.Min, G.Max, G.First, G.Last, G.Count, G.Size, G.IdxMin, G.IdxMax),
     *(G.Mean, G.Var, G.Std, G.NUnique, G.Median, G.Unique, G.Cov, G.Corr),
 )
-_SINGLE: dict[type, str] = {kind: kind.__name__.lower() for kind in _CLASSES}
-_SINGLE[G.ValueCounts] = "value_counts"
-
+_SINGLE: dict[type, str] = {
+    **{kind: kind.__name__.lower() for kind in _CLASSES},
+    G.ValueCounts: "value_counts",
+}
 
 # other calls of group-bys, by their nodes
 _LEFT: dict[type, str] = {
@@ -47,13 +48,13 @@ _LEFT: dict[type, str] = {
 
 
 def left_to_dask(expr: Any) -> Unsupported | None:
-    """The reason why Dask runs a call of a group-by that is no aggregation."""
+    """The reason why Dask runs a call of a group-by that is not an aggregation."""
     name = _LEFT.get(type(expr))
     if isinstance(expr, RollingReduction) and expr.groupby_kwargs is not None:
         name = "rolling"
     if name is None:
         return None
-    return Unsupported("it is no aggregation: Dask runs it", name)
+    return Unsupported("not an aggregation: Dask runs it", name)
 
 
 def is_aggregation(expr: Any) -> bool:
@@ -93,7 +94,7 @@ def read(expr: Any, without: Collection[int] = ()) -> GroupByQuery:
         raise Unsupported("no column is left to aggregate", name)
     if name in ("cov", "corr"):
         if device and not flags["observed"]:
-            raise Unsupported(f"{name} with observed=False", name)
+            raise Unsupported(f"{name} with observed=False is not supported", name)
         of_label = {c.label: c for c in columns}
         chosen = [of_label[request.column] for request in requested]
         plan = make_matrix_plan(keys, chosen, name, requested[0].parameters, **flags)
@@ -101,7 +102,8 @@ def read(expr: Any, without: Collection[int] = ()) -> GroupByQuery:
         plan = make_plan(keys, columns, requested, **flags)
         categorical = any(dtype_class(key.dtype) == "category" for key in keys)
         if plan.shape == "values" and (categorical or device) and not flags["observed"]:
-            raise Unsupported("value_counts with observed=False", "value_counts")
+            reason = "value_counts with observed=False is not supported"
+            raise Unsupported(reason, "value_counts")
     if device:
         refusal = device_refusal(plan, expr.frame._meta.index.nlevels)
         if refusal is not None:
@@ -177,7 +179,7 @@ def _parts(expr: Any) -> tuple[list[Column], list[Column], list[Requested]]:
     meta = expr.frame._meta
     if engine_name(meta) is None:
         kind = type(meta).__module__.partition(".")[0]
-        raise Unsupported(f"no engine reads {kind} partitions")
+        raise Unsupported(f"partitions of {kind} are not supported")
     if meta.ndim == 2 and not meta.columns.is_unique:
         raise Unsupported("the frame has duplicate column names")
     if meta.ndim == 1:
@@ -195,14 +197,14 @@ def key_column(by: Any, meta: Any) -> Column:
     """Label and dtype of one key of a group-by on a frame with this metadata."""
     if isinstance(by, Expr):
         if by.ndim != 1:
-            raise Unsupported("a key is a DataFrame")
+            raise Unsupported("a key that is a DataFrame is not supported")
         key = by._meta
         return Column(key.name, key.dtype)
     if meta.ndim == 2 and _is_label(by, meta.columns):
         return Column(by, meta[by].dtype)
     if isinstance(by, Callable):  # type: ignore[arg-type]
         if is_cudf(meta):
-            raise Unsupported("a key is a function, which would run on the host")
+            raise Unsupported("a key that is a function is not supported: it would run on the host")
         probe = meta.index[:0].map(by)
         return Column(meta.index.name, probe.dtype)
     if _is_label(by, meta.index.names):
@@ -225,7 +227,8 @@ def _requested(expr: Any, meta: Any) -> list[Requested]:
     name = _SINGLE[type(expr)]
     result = expr._meta
     if _leaves_out_objects(expr):
-        raise Unsupported("numeric_only of booleans that a join may make objects", name)
+        text = "numeric_only of booleans that a join may convert to objects"
+        raise Unsupported(f"{text} is not supported", name)
     parameters: Parameters = ()
     if name in ("cov", "corr"):
         parameters = tuple(sorted((expr.operand("aggregate_kwargs") or {}).items()))
@@ -265,7 +268,7 @@ def _requested_of_spec(expr: Any, meta: Any) -> list[Requested]:
         # in the order of the columns that were chosen with [...], and of those only
         spec = [by_label[label] for label in labels]
     if len(spec) != len(labels):
-        raise Unsupported("the result's columns do not correspond to the aggregations asked for")
+        raise Unsupported("the result's columns do not correspond to the requested aggregations")
     requested = []
     for label, (_, function, column) in zip(labels, spec, strict=True):
         name, parameters, custom = read_function(function)

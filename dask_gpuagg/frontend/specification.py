@@ -24,16 +24,8 @@ from dask_gpuagg.plan import CustomFunctions, Requested, Unsupported
 
 Parameters = tuple[tuple[str, Any], ...]
 
-# aggregations that pandas makes null where a group has fewer than ``min_count`` values
-_WITH_MIN_COUNT = frozenset(("sum", "prod", "min", "max", "first", "last"))
-
-# aggregations that are null with ``skipna=False`` where a value of the group is
-_MOMENTS = frozenset(("mean", "var", "std", "sem", "median", "quantile"))
-_WITH_SKIPNA = (_WITH_MIN_COUNT - {"first", "last"}) | _MOMENTS
-
 # arguments of pandas' methods that stock Dask ignores in .agg
-_ARGUMENTS = {p for record in REGISTRY.values() for p in record.parameters}
-_ARGUMENTS |= {"min_count", "numeric_only"}
+_ARGUMENTS = {"min_count", "numeric_only"}.union(*(r.parameters for r in REGISTRY.values()))
 
 # before release 3 pandas replaced NumPy's functions by its own methods
 _CALLED_AS_WRITTEN = int(pd.__version__.partition(".")[0]) >= 3
@@ -92,12 +84,12 @@ def read_specification(groupby: Any, arg: Any, named: dict[str, Any]) -> Specifi
     Raises ``Unsupported`` for what our plan cannot run, and ``KeyError`` for unknown columns.
     """
     if arg is None and not named:
-        raise Unsupported("no aggregation was asked for")
+        raise Unsupported("no aggregation was requested")
     # beside a dict pandas and Dask ignore them
     arguments = {} if arg is None or isinstance(arg, dict) else dict(named)
     numeric_only = arguments.pop("numeric_only", False)
     if numeric_only and isinstance(arg, list | tuple):
-        raise Unsupported("numeric_only beside several functions")
+        raise Unsupported("numeric_only with several functions is not supported")
     entries, scalar, levels = _entries(groupby, arg, named, numeric_only)
     requested: list[Requested] = []
     guards: list[Guard] = []
@@ -108,7 +100,8 @@ def read_specification(groupby: Any, arg: Any, named: dict[str, Any]) -> Specifi
         if custom is None and not (name in REGISTRY and REGISTRY[name].in_agg):
             raise Unsupported(_unknown(name), name, column)
         if custom is not None and arguments:
-            raise Unsupported(f"arguments {sorted(arguments)} of a dd.Aggregation")
+            text = f"a dd.Aggregation with arguments {sorted(arguments)}"
+            raise Unsupported(f"{text} is not supported")
         # a dd.Aggregation may not take the label of another function, as Dask has it
         if functions.setdefault(label, custom) != custom:
             raise Unsupported(f"two different functions give the column {label!r}")
@@ -122,9 +115,9 @@ def read_specification(groupby: Any, arg: Any, named: dict[str, Any]) -> Specifi
         requested.append(Requested(label, name, column, parameters, custom))
     if is_cudf(groupby.obj._meta):
         if not requested:
-            raise Unsupported("no aggregation was asked for")
+            raise Unsupported("no aggregation was requested")
         if len({request.label for request in requested}) < len(requested):
-            raise Unsupported("cuDF has no two columns of one label")
+            raise Unsupported("cuDF does not support two columns with one label")
         requested = list(map(exact_of, requested))
     return Specification(tuple(requested), tuple(guards), tuple(counted), scalar, levels)
 
@@ -238,7 +231,7 @@ def _entries(
         if arg is None:
             return [(name, f, column) for name, f in named.items()], False, 1
         if isinstance(arg, dict):
-            raise Unsupported("a dict for one column (nested renamer)")
+            raise Unsupported("a dict for one column (nested renamer) is not supported")
         if not isinstance(arg, list | tuple):
             return [(column, arg, column)], True, 1
         return [(label_of(f), f, column) for f in arg], False, 1
@@ -270,30 +263,31 @@ def _pair_of(value: Any) -> tuple[Any, Hashable]:
     column, function, *rest = value
     args, kwargs = (*rest, (), {})[:2]
     if args:
-        raise Unsupported(f"positional arguments {args} of a named aggregation")
+        raise Unsupported(f"a named aggregation with positional arguments {args} is not supported")
     return (WithArguments(function, tuple(kwargs.items())) if kwargs else function), column
 
 
 def _needed(name: str, parameters: dict[str, Any]) -> tuple[Parameters, int | None]:
     """Parameters of an aggregation itself, and how many values a group needs; ``None``: all."""
     least: int | None = 0
-    if name in _WITH_MIN_COUNT:
+    record = REGISTRY.get(name)
+    if record and record.has_min_count:
         min_count = parameters.pop("min_count", 0)
         if not isinstance(min_count, int):
             raise Unsupported(f"min_count={min_count!r} is not a number", name)
         least = max(min_count, 0)
     if parameters.get("skipna") is True:  # all of them do anyway
         del parameters["skipna"]
-    if name in _WITH_SKIPNA and parameters.get("skipna") is False:
+    if record and record.has_skipna and parameters.get("skipna") is False:
         if least:
-            raise Unsupported(f"{name} with both min_count and skipna=False", name)
+            raise Unsupported(f"{name} with both min_count and skipna=False is not supported", name)
         del parameters["skipna"]
         least = None
     refuse_several(name, parameters)
     n = parameters.get("n", 0)
     is_count = isinstance(n, int) and not isinstance(n, bool) and n >= 0
-    if name in REGISTRY and "n" in REGISTRY[name].parameters and not is_count:
-        raise Unsupported(f"n={n!r} is no number of values", name)
+    if record and "n" in record.parameters and not is_count:
+        raise Unsupported(f"n={n!r} is not a number of values", name)
     return _sorted(parameters), least
 
 
@@ -308,7 +302,8 @@ def refuse_several(name: str, parameters: dict[str, Any]) -> None:
     """Raise ``Unsupported`` for several quantiles at once."""
     q = parameters.get("q", 0.5)
     if name in ("quantile", "quantile_approx") and not isinstance(q, int | float):
-        raise Unsupported(f"several quantiles at once, q={q!r}: a group has one row", name)
+        reason = f"several quantiles at once, q={q!r}, are not supported: a group has one row"
+        raise Unsupported(reason, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +330,8 @@ def read_function(function: Any) -> tuple[str, Parameters, CustomFunctions | Non
         arguments, function = dict(function.arguments), function.function
     if isinstance(function, partial):
         if function.args:
-            raise Unsupported(f"positional arguments {function.args} of a partial function")
+            text = f"a partial function with positional arguments {function.args}"
+            raise Unsupported(f"{text} is not supported")
         arguments = function.keywords | arguments
         function = function.func
     if isinstance(function, str):
@@ -375,5 +371,5 @@ def _library_function(function: Any) -> tuple[str, dict[str, Any]]:
         cudf = importlib.import_module("cudf")
         owners += [cudf.Series, cudf.DataFrame]
     if not any(getattr(owner, name, None) is function for owner in owners):
-        raise Unsupported(f"{name} is a function of your own, and not pandas'", name)
+        raise Unsupported(f"{name} is a function of your own, not one of pandas", name)
     return name, {}

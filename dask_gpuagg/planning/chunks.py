@@ -389,10 +389,6 @@ class Routing:
     def __dask_tokenize__(self) -> str:
         return repr(self)
 
-    def __str__(self) -> str:
-        noun = "output" if self.outputs == 1 else "outputs"
-        return f"{self.route.value} into {self.outputs} {noun}: {self.reason}"
-
 
 @dataclass(frozen=True)
 class GroupByQuery:
@@ -441,4 +437,4 @@ def where_it_runs(query: GroupByQuery) -> str | None:
     if query.on_device or settings().engine != "device":
         return engine_name(query.meta)
     reason = stays_on_host(query.plan)
-    return f"{HOST}: {reason}" if reason else f"{DEVICE}, host partitions are streamed through it"
+    return f"{HOST}: {reason}" if reason else f"{DEVICE}, pandas partitions are copied to the GPU"

@@ -185,11 +185,8 @@ def _pieces_of_rows(query: GroupByQuery, decision: Routing, chunks: Chunks | Non
         pieces = int(query.frame.npartitions)
     else:
         pieces = len(chunks) * (CHUNKS_OF_A_GPU if query.on_device else 1)
-    if query.plan.rows:
-        nbytes = _bytes_of_rows(query)
-        fit_outputs = pieces if nbytes is None else math.ceil(nbytes / BYTES_ON_HOST)
-        return min(pieces, max(_PIECES_OF_ROWS, fit_outputs))
-    fit_outputs = math.ceil((decision.pair_bytes or 0) / BYTES_ON_HOST)
+    nbytes = _bytes_of_rows(query) if query.plan.rows else decision.pair_bytes or 0
+    fit_outputs = pieces if nbytes is None else math.ceil(nbytes / BYTES_ON_HOST)
     return min(pieces, max(_PIECES_OF_ROWS, fit_outputs))
 
 
@@ -350,13 +347,13 @@ class Physical:
     def __str__(self) -> str:
         outputs = count_text(self.outputs, "output")
         if self.route is Route.DIRECT:
-            return f"none: one task makes {outputs}"
+            return f"none: a single task makes {outputs}"
         if self.route is Route.NARROWED:
             return f"quantiles narrowed in two passes into {outputs}"
         if self.route is Route.EXCHANGE:
             into = outputs
             if self.pieces != self.outputs:
-                into = f"{self.pieces:,}, brought to {outputs}"
+                into = f"{count_text(self.pieces, 'piece')}, gathered into {outputs}"
             return f"exchange of {count_text(self.partials, 'partial')} into {into}"
         return f"{self.route.value} into {outputs}"
 

@@ -487,7 +487,7 @@ def route(query: GroupByQuery, expr: Any) -> Routing:
         return Routing(Route.TREE, 1, "lowered without Dask's tuning step")
     outputs = expr.split_out
     if outputs is not True and not (isinstance(outputs, int | np.integer) and outputs > 0):
-        raise Unsupported(f"split_out={outputs!r} is no number of outputs")
+        raise Unsupported(f"split_out={outputs!r} is not a number of outputs")
     outputs = npartitions if outputs is True else int(outputs)
     if (outputs > 1 or split_out is True) and _is_partitioned(expr, query.plan.dropna, outputs):
         how = "Dask's own rule" if callable(split_out) else f"split_out={split_out} was asked for"

@@ -15,7 +15,10 @@ from dask_gpuagg.settings import settings
 
 
 class UnsupportedGroupBy(NotImplementedError):
-    """Raised under ``gpuagg.fallback: raise`` for a group-by that our plan cannot run."""
+    """Raised for a group-by that neither our plan nor stock Dask can run.
+
+    Under ``gpuagg.fallback: raise`` also for one that stock Dask could.
+    """
 
 
 class FallbackWarning(UserWarning):

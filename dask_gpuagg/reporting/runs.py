@@ -264,7 +264,7 @@ def activity() -> list[list[Any]]:
     """The session's totals as plain values, for a worker's heartbeat.
 
     Of each step a list: step, engine, kernel (none of whole tasks), calls, seconds, rows, groups,
-    groups expected, rows spilled.
+    groups expected, rows overflowed.
     """
     return [
         [

@@ -91,7 +91,7 @@ def html_table(head: Sequence[str], rows: Sequence[Sequence[str]], text: bool = 
 
 
 def bar(share: float) -> str:
-    """A bar of up to 10 letters' width."""
+    """HTML of a bar, whose width is a share of 10 letters."""
     return f'<span class="bar" style="width:{max(10 * share, 0.1):.2f}em"></span>'
 
 

@@ -33,17 +33,17 @@ from dask_gpuagg.engines.device.columns import (
     BOOL8,
     CTYPES,
     INT64,
-    Bare,
+    BareColumn,
     binary,
     column_at,
     keep_where,
-    like,
     masked,
     names_of,
     nans_to_nulls,
     reinterpreted,
     scalar,
     table,
+    to_series,
     view_at,
 )
 from dask_gpuagg.engines.device.digits import alike
@@ -274,7 +274,7 @@ class Gpu:
     def nbytes(self, groups: Any) -> int:
         """Bytes of a table."""
         # parts have many tables: a Series of each column would take longer than a part's kernels
-        return bytes_of([Bare(column) for column in groups._data.values()])
+        return bytes_of([BareColumn(column) for column in groups._data.values()])
 
     def to_host(self, tables: list[Any], plan: Plan, like_: Batch) -> pd.DataFrame:
         """Tables that share no group as a table of the host engine."""
@@ -368,13 +368,13 @@ def _column(pieces: Sequence[Image], buffer: Any) -> Any:
     if kind == TICKS:
         ticks = plc.Column(INT64, rows, buffer, None, 0, 0, [])
         nullable = keep_where(ticks, binary("NOT_EQUAL", ticks, scalar(NAT, ticks), BOOL8))
-        return like(reinterpreted(nullable, dtype_to_pylibcudf_type(dtype)), dtype)
+        return to_series(reinterpreted(nullable, dtype_to_pylibcudf_type(dtype)), dtype)
     column = plc.Column(dtype_to_pylibcudf_type(dtype), rows, buffer, None, 0, 0, [])
     if kind == FLOAT:
         column = nans_to_nulls(column)
     elif kind == CODES:
         column = keep_where(column, binary("NOT_EQUAL", column, scalar(-1, column), BOOL8))
-    return like(column, dtype)
+    return to_series(column, dtype)
 
 
 def _field(columns: list[plc.Column], state: str, empty: Any, of: Any, fetch: Fetch) -> Any:

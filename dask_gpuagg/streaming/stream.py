@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from dask_gpuagg.aggregations import Kind
 from dask_gpuagg.cuda.runtime.driver import unavailable
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.host import engine as host
@@ -167,16 +168,16 @@ class Stream:
         return self.sizes.kept if len(self.tables) == 1 else self.sizes.kept * 3 // 2
 
     def merge(self, last: bool = False) -> None:
-        """Merge the tables of the device; where that does not fit, they leave.
+        """Merge the tables of the device; where that does not fit, move them.
 
-        The last ones leave in parts only where others have left: they are whole then.
+        The last ones are moved in parts only where others were: they are complete then.
         """
         if not self._can_merge():
             return
         is_merged = _attempt(self._merge_parts)
         most = max(self._kept, self.sizes.most)
         if not is_merged or (not last and self._nbytes() > most):
-            self.leave()
+            self.spill_partitioned()
 
     def _merge_parts(self) -> bool:
         """Make one table of each part; those merged before memory lacks stay so."""
@@ -206,7 +207,7 @@ class Stream:
             self.finished.append(self.device.to_host([tables.pop()], self.plan, self.like))
         self.like = ()
 
-    def leave(self) -> None:
+    def spill_partitioned(self) -> None:
         """Move the tables of the device to the host, divided by key hash if that can be.
 
         So what is to be merged later can be merged part by part on the device.
@@ -235,7 +236,7 @@ class Stream:
         """The partials of all rows."""
         self.merge(last=True)
         if self.parts and any(self.tables):
-            self.leave()
+            self.spill_partitioned()
         self.spill()
         if self.parts:
             self._finish_parts()
@@ -286,7 +287,7 @@ class Stream:
     def _step_down(self, batch: Batch) -> None:
         """Group a batch for which device memory did not suffice: with less and less of it."""
         if any(self.tables):
-            self.leave()
+            self.spill_partitioned()
         tables = self._grouped(lambda: self.device.load(batch))
         if tables is not None:
             self._hold(batch, tables)
@@ -374,22 +375,28 @@ def _is_same(dtype: Any, other: Any) -> bool:
 
 def refusal(plan: Plan) -> str | None:
     """Why the host engine groups the partitions of a plan of pandas; None if the GPU does."""
+    refused = _refused(plan)
+    return None if refused is None else f"the GPU does not support {refused} of pandas partitions"
+
+
+def _refused(plan: Plan) -> str | None:
     if plan.shape != "groups" or not plan.is_one_table:
-        return "distinct values and whole groups of host partitions are the host engine's"
+        refused = [o for o in plan.outputs if o.kind is not Kind.MERGEABLE] or plan.outputs
+        return " and ".join(sorted({output.aggregation for output in refused}))
     if not plan.observed and any(dtype_class(key.dtype) == "category" for key in plan.keys):
-        return "groups of categories that no row has are the host engine's"
+        return "groups of categories without rows"
     for key in plan.keys:
         if not is_exact(key.dtype, key=True):
-            return f"keys of dtype {key.dtype} are the host engine's"
+            return f"keys of dtype {key.dtype}"
     for use in plan.states:
+        words = STATES[use.state].words or use.state
         for c in use.columns:
             column = plan.columns[c]
             accepted = dtype_class(column.dtype) in STATES[use.state].kernels
             if not accepted or not is_exact(column.dtype, key=False):
-                words = STATES[use.state].words or use.state
-                return f"{words} of dtype {column.dtype} is the host engine's"
+                return f"{words} of dtype {column.dtype}"
         if not STATES[use.state].kernels:
-            return f"{STATES[use.state].words or use.state} is the host engine's"
+            return words
     return None
 
 

@@ -97,13 +97,15 @@ def differing(
         (values,) = columns
         if len(values) and bool(values.isna().all()):
             return [values], None  # no values, and no categories that would be counted
-    pairs = [as_found(v, c.dtype, engine) for v, c in zip(columns, plan.columns, strict=True)]
+    pairs = [
+        reconciled_dtype(v, c.dtype, engine) for v, c in zip(columns, plan.columns, strict=True)
+    ]
     dtypes = tuple(dtype for _, dtype in pairs)
     same = all(d == c.dtype for d, c in zip(dtypes, plan.columns, strict=True))
     return [values for values, _ in pairs], None if same else dtypes
 
 
-def as_found(values: Any, promised: Any, engine: Engine) -> tuple[Any, Any]:
+def reconciled_dtype(values: Any, promised: Any, engine: Engine) -> tuple[Any, Any]:
     """A column of a partition, and the dtype under which its partial is merged.
 
     The dtype is the promised one where values can be merged with those of that dtype; they are cast
@@ -115,7 +117,7 @@ def as_found(values: Any, promised: Any, engine: Engine) -> tuple[Any, Any]:
     if cls == dtype_class(promised) == "category":
         return values, promised  # categories may differ from partition to partition
     if cls == "category" and len(values):
-        return as_found(engine.of_categories(values), promised, engine)
+        return reconciled_dtype(engine.of_categories(values), promised, engine)
     return engine.compatible(values, promised)
 
 
@@ -129,16 +131,19 @@ def unify(
     tables = list(map(tables_of, partials))
     dtypes = [partial.get(DTYPES, promised) for partial in partials]
     rows = [len(next(iter(of_partial.values()))) for of_partial in tables]
-    common = united(dtypes, rows, engine)
+    common = common_dtypes(dtypes, rows, engine)
     together = retyped(plan, common)
-    moved = [replanned(t, retyped(plan, d), together) for t, d in zip(tables, dtypes, strict=True)]
+    moved = [
+        converted_to_plan(t, retyped(plan, d), together)
+        for t, d in zip(tables, dtypes, strict=True)
+    ]
     if owned:
         for partial in partials:
             partial.clear()
     return moved, together, None if common == promised else common
 
 
-def united(
+def common_dtypes(
     dtypes: Sequence[tuple[Any, ...]], rows: Sequence[int], engine: Engine
 ) -> tuple[Any, ...]:
     """The dtypes that the columns of several partitions have together.
@@ -149,7 +154,7 @@ def united(
     return tuple(engine.common_dtype(of_column) for of_column in zip(*some, strict=True))
 
 
-def replanned(tables: Partial, own: Plan, together: Plan) -> Partial:
+def converted_to_plan(tables: Partial, own: Plan, together: Plan) -> Partial:
     """A partial as if it had been made by another plan of the same outputs.
 
     A sum of integers in one partition may be one of floats in all of them, and a state may have

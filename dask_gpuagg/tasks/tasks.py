@@ -29,6 +29,7 @@ from dask_gpuagg.tasks.partials import (
     Inputs,
     bytes_of,
     combined,
+    common_dtypes,
     engine_for,
     finalized,
     finished_of,
@@ -41,7 +42,6 @@ from dask_gpuagg.tasks.partials import (
     stack_small,
     stackable,
     tables_of,
-    united,
 )
 from dask_gpuagg.tasks.reading import Chunk, reading, show_progress
 
@@ -368,7 +368,7 @@ def _dtypes_of(sampled: Sequence[Sampled], plan: Plan, engine: Engine) -> tuple[
         return None
     promised = tuple(column.dtype for column in plan.columns)
     rows = [n for of_chunk in sampled for n in of_chunk["rows"]]
-    common = united([of_partition or promised for of_partition in dtypes], rows, engine)
+    common = common_dtypes([of_partition or promised for of_partition in dtypes], rows, engine)
     return None if common == promised else common
 
 

@@ -1,4 +1,4 @@
-// One policy per state of dask_gpuagg/aggregations.py that a kernel makes. A policy has
+// One policy per state of dask_gpuagg/states.py that a kernel makes. A policy has
 //   Value      what one row, or many, contribute: held in registers
 //   none()     the identity
 //   take()     the Value of one row; false when the row adds nothing

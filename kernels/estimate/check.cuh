@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(WARP)
     // counts start one below zero
     const u64 told[TOLD_NUMBERS] = {s.pairs + 1,   s.least,     s.greatest,     s.rows + 1,
                             s.distinct + 1, s.once + 1, s.twice + 1,    s.most < 0 ? 0ull : s.most,
-                            s.repeats + 1, s.met + 1,   s.hots + 1,     s.falls + 1};
+                            s.repeats + 1, s.segment_keys + 1,   s.hot_keys + 1,     s.descents + 1};
     bool alike = true;
 #pragma unroll
     for (u32 i = 0; i < TOLD_NUMBERS; ++i) alike = alike && e.least[i] <= told[i] && told[i] <= e.most[i];

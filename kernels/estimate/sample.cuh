@@ -57,15 +57,15 @@ __global__ void __launch_bounds__(SEGMENT)
     const u64 before = __shfl_up_sync(ALL_LANES, word, 1);
     const u32 repeats = __popc(__ballot_sync(ALL_LANES, counted && lane > 0 && before == word));
     const u32 grouped = __popc(__ballot_sync(ALL_LANES, counted));
-    u32 falls = 1;  // keys without an order count as unsorted
+    u32 descents = 1;  // keys without an order count as unsorted
     if constexpr (InOrder<K>::exists) {
         u64 rank = EMPTY;
         if (row < end) rank = InOrder<K>::of(columns, static_cast<i64>(row)).word;
         const u64 rank_before = __shfl_up_sync(ALL_LANES, rank, 1);
-        falls = __popc(__ballot_sync(ALL_LANES, lane > 0 && rank < rank_before));
+        descents = __popc(__ballot_sync(ALL_LANES, lane > 0 && rank < rank_before));
     }
     if (lane == 0) {
-        if (falls) atomicAdd(&summary->falls, falls);
+        if (descents) atomicAdd(&summary->descents, descents);
         if (repeats) atomicAdd(&summary->repeats, repeats);
         if (grouped) atomicAdd(&summary->rows, grouped);
     }

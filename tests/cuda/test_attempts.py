@@ -40,7 +40,7 @@ ROWS = 10**8
 class Columns:
     """Makes calls that launch nothing, and keeps them."""
 
-    rows, about = ROWS, ("k",)
+    rows, key_labels = ROWS, ("k",)
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -50,7 +50,7 @@ class Columns:
         memory = SimpleNamespace(ptr=4096)
         made = SimpleNamespace(
             query=query, rows=self.rows, args=Args(), held=held, early=None, check=None,
-            device=H200, values=None, about=self.about, handle=0,
+            device=H200, values=None, key_labels=self.key_labels, handle=0,
             pieces=(Piece([SimpleNamespace()] * 4, 0, self.rows),),
             counters=Counters, allocate=lambda size: held.append(memory) or memory,
             launch=lambda *a, **k: None, launch_over=lambda *a: None,
@@ -68,10 +68,11 @@ def run_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Algorithm], None]:
     """Replaces every algorithm; nothing is sampled."""
 
     def replace_all(algorithm: Algorithm) -> None:
-        monkeypatch.setattr(attempts, "_ALGORITHMS", {Decision: algorithm})
-        monkeypatch.setattr(
-            attempts, "lphga", lambda call, decision: algorithm(call, Lphga(why="", global_slots=2))
-        )
+        def lphga(call: Any, decision: Decision) -> Any:
+            is_own = isinstance(decision, Lphga)
+            return algorithm(call, decision if is_own else Lphga(why="", global_slots=2))
+
+        monkeypatch.setattr(attempts, "_ALGORITHMS", {Lphga: lphga, Decision: algorithm})
         monkeypatch.setattr(attempts, "zero", lambda *_: None)
         monkeypatch.setattr(words, "make_words", lambda call, *_: call.allocate(8))
         monkeypatch.setattr(codes, "make_words", lambda *_: None)

@@ -11,7 +11,7 @@ import pytest
 
 from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.plan import Column, Plan, Requested
-from dask_gpuagg.tasks.partials import replanned
+from dask_gpuagg.tasks.partials import converted_to_plan
 
 pytestmark = pytest.mark.usefixtures("raising")
 
@@ -62,7 +62,7 @@ def run(
         else cudf.MultiIndex.from_frame(cudf.DataFrame(empty))
     )
     partials = [
-        replanned(engine.partial([f[k] for k in keys], [f.v], f.index, p), p, common)
+        converted_to_plan(engine.partial([f[k] for k in keys], [f.v], f.index, p), p, common)
         for f, p in zip(frames, plans, strict=True)
     ]
     if how == "finalize":

@@ -53,7 +53,9 @@ def test_zipf(exponent: float, kernel: str) -> None:
         assert run.decision.kernel in (["pgb", "pgb_fold"] if kernel == "auto" else [kernel])
         assert len(run.decision.hot) > 0 or exponent == 0.5
         assert run.decision.counted
-        assert getattr(run.decision, "crowded", False) == (run.decision.kernel != "pgb_fold")
+        assert getattr(run.decision, "has_replicated_slots", False) == (
+            run.decision.kernel != "pgb_fold"
+        )
         assert not run.restarted
         assert run.decision.estimate is not None
         assert 0.8 < run.decision.estimate.groups / run.groups < 1.3
@@ -66,7 +68,7 @@ def test_zipf_of_narrow_words(exponent: float, kernel: str, wanted: dict[str, li
     rng = np.random.default_rng(8)
     run = check(nullable_rows(zipf(exponent, 2_000_000, rng) % 2**30, rng), ["k"], wanted, kernel)
     assert run.decision.base is not None
-    assert getattr(run.decision, "crowded", False) == (kernel != "pgb_fold")
+    assert getattr(run.decision, "has_replicated_slots", False) == (kernel != "pgb_fold")
 
 
 @pytest.mark.parametrize("kernel", ["pgb", "pgb_ur", "pgb_fold"])
@@ -141,7 +143,7 @@ def test_more_crowded_keys_than_a_block_has_copies_for(columns: int) -> None:
     wanted = WITH_NULLS | {name: ["var"] for name in more}
     frame = frame.assign(**more)
     run = check(frame, ["k"], wanted, "pgb")
-    assert run.decision.crowded
+    assert run.decision.has_replicated_slots
 
 
 @pytest.mark.parametrize("share", [0.1, 0.9, 0.999])

@@ -239,7 +239,7 @@ def test_what_is_no_number_of_outputs_is_a_reason(split_out: Any) -> None:
     with (
         dask.config.set({"gpuagg.fallback": "raise"}),
         dask_gpuagg.enabled(),
-        pytest.raises(dask_gpuagg.UnsupportedGroupBy, match="is no number of outputs"),
+        pytest.raises(dask_gpuagg.UnsupportedGroupBy, match="is not a number of outputs"),
     ):
         query.optimize()
 

@@ -44,7 +44,7 @@ def test_runs_are_kept_in_order_and_tell_what_happened() -> None:
     note_run(run)
     assert last_runs()[before:] == [run]
     text = str(run)
-    for part in ("hgb", "1,000,000 rows", "100 groups", "90 expected", "7 rows spilled"):
+    for part in ("hgb", "1,000,000 rows", "100 groups", "90 expected", "7 rows overflowed"):
         assert part in text
     assert "not estimated" in str(Run(Decision(kernel="lphga", why=""), 1, 1))
 

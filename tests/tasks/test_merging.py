@@ -24,10 +24,10 @@ from dask_gpuagg.plan import Plan, Requested
 from dask_gpuagg.tasks import partials
 from dask_gpuagg.tasks.partials import (
     DTYPES,
-    as_found,
     inputs_of,
     partial_of,
     partials_of,
+    reconciled_dtype,
     rescaled,
     sources,
     unify,
@@ -176,7 +176,7 @@ def test_finished_partials_leave_before_partitions_are_halved(
 def test_the_error_says_what_was_asked_when_nothing_is_left(short: Short) -> None:
     short.rows = 10
     plan = plan_by_k(("sum",))
-    text = r"does not suffice for 125 rows: 1,000 B asked, .*0 B held by finished tables"
+    text = r"does not suffice for 125 rows: 1,000 B requested, .*0 B held by finished tables"
     with pytest.raises(OutOfDeviceMemory, match=text):
         partials_of([inputs_of(frame(1_000, 0), ["k"], plan)], plan)
 
@@ -377,20 +377,20 @@ class TestAsFound:
     def test_a_column_has_a_dtype_of_its_own(self, case: str):
         values, promised, dtype, reported = AS_FOUND[case]
         values.index = values.index + 3
-        got, result = as_found(values, dtype_of(promised), engine)
+        got, result = reconciled_dtype(values, dtype_of(promised), engine)
         assert got.dtype == dtype_of(dtype)
         assert result == dtype_of(reported)
         pd.testing.assert_index_equal(got.index, values.index)
 
     def test_as_promised(self):
         values = pd.Series([1, 2])
-        assert as_found(values, np.dtype("int64"), engine)[0] is values
+        assert reconciled_dtype(values, np.dtype("int64"), engine)[0] is values
 
     @pytest.mark.parametrize("make", [pd.Timestamp, pd.Timedelta])
     def test_times_among_objects_keep_their_own_unit(self, make: Any):
         promised = "datetime64[s]" if make is pd.Timestamp else "timedelta64[s]"
         values = of_objects(make(1, unit="s"), None, make(5, unit="ms"))
-        got, result = as_found(values, dtype_of(promised), engine)
+        got, result = reconciled_dtype(values, dtype_of(promised), engine)
         assert got.dtype == result != dtype_of(promised)  # milliseconds do not fit the promise
         assert result.kind == dtype_of(promised).kind
 

@@ -44,7 +44,7 @@ def pgb(call: Call, decision: Partitioned) -> tuple[Run, structs.Counters] | Non
     """
     args = call.args
     first = len(call.held)
-    copies = _make_copies(call, decision)
+    copies = _allocate_partitions(call, decision)
     buffers = slice(first, len(call.held))
     partitions = copies.partitions
     args.shared_slots, args.slices = decision.shared_slots, decision.slices
@@ -135,7 +135,7 @@ def _grouping(decision: Partitioned) -> str:
     kernel = "aggregate"
     if isinstance(decision, PgbFold):
         kernel = "fold"
-    elif isinstance(decision, Pgb) and decision.crowded:
+    elif isinstance(decision, Pgb) and decision.has_replicated_slots:
         kernel = "aggregate_crowded"
     return kernel + _suffix(decision)
 
@@ -179,7 +179,7 @@ def _lay_out(call: Call, decision: Partitioned, partitions: structs.Partitions) 
     call.launch("lay_out", 1, tuning.ROOM_THREADS, partitions, *addresses, places)
 
 
-def _make_copies(call: Call, decision: Partitioned) -> _Copies:
+def _allocate_partitions(call: Call, decision: Partitioned) -> _Copies:
     """Memory for the rows' copies; columns that are gathered, or not read, are the input's own."""
     query = decision.partition_query(call.query)
     if query.has_row_numbers and len(call.pieces) > 1:
@@ -225,7 +225,7 @@ def _aggregate(
             shared = even(slots) * (once + decision.replicas * copied) + 8
         else:
             shared = slots * partitioning.hashed_bytes(own.query, decision.base)
-        shared += partitioning.crowd_bytes(own.query) if decision.crowded else 0
+        shared += partitioning.crowd_bytes(own.query) if decision.has_replicated_slots else 0
     else:
         shared, threads = partitioning.fold_bytes(own.device), tuning.FOLD_THREADS
         places = own.allocate(2 * decision.blocks * partitioning.most_rows(decision)).ptr

@@ -92,8 +92,10 @@ def _forced(case: Case, kernel: str) -> Decision:
                 decision = tables.in_shared(case, "forced")
         case "pgb_ur":
             decision = partitions.in_partitions(case._replace(query=case.query.by_number))
-        case _:
+        case "pgb" | "pgb_fold":
             decision = partitions.in_partitions(case, folds=kernel == "pgb_fold")
+        case _:
+            raise AssertionError(f"{kernel} is in KERNELS, and not here")
     return tables.in_global(case, why) if decision is None else replace(decision, why="forced")
 
 

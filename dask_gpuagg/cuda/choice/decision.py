@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from dask_gpuagg.cuda.choice.summary import SEGMENTS, KeySummary
 from dask_gpuagg.cuda.query.query import Query
@@ -30,6 +30,12 @@ class Decision:
     estimate: KeySummary | None = None
     # device time by the model (``choice/cost_model.py``), where it chose among several
     expected_ms: float | None = None
+    # whether it takes rows in several pieces, one after the other
+    takes_pieces: ClassVar[bool] = True
+    # whether it leaves a table in which rows can be looked up by linear probing
+    leaves_table: ClassVar[bool] = True
+    # whether rows unlike the sample need another kernel, and no larger table
+    needs_sampled_keys: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +52,8 @@ class SpEga(Decision):
 
     kernel: str = "sp_ega"
     global_slots: int
+    takes_pieces = False
+    leaves_table = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +61,9 @@ class Sgb(Decision):
     """Runs of equal keys that ascend."""
 
     kernel: str = "sgb"
+    takes_pieces = False
+    leaves_table = False
+    needs_sampled_keys = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +93,7 @@ class Direct(Decision):
     replicas: int = 1
     # by how many bits slots of the global table are farther apart than keys
     shift: int = 0
+    needs_sampled_keys = True
 
     @property
     def global_slots(self) -> int:
@@ -117,6 +129,7 @@ class Partitioned(Decision):
     hot_replicas: int = 0
     # whether partitions have room by a count of their rows
     counted: bool = False
+    leaves_table = False
 
     def partition_query(self, query: Query) -> Query:
         """The query that the kernels of partitions are compiled for."""
@@ -131,7 +144,7 @@ class Pgb(Partitioned):
     # copies of the states, of slots in a window
     replicas: int = 1
     # whether slots that many rows want at once get copies
-    crowded: bool = False
+    has_replicated_slots: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -160,20 +160,20 @@ def _by_hash(case: Case, folds: bool) -> dict[str, Any] | None:
     base = _base(query, estimate)
     skewed = estimate is not None and estimate.skewed
     copies, available = crowd_bytes(query), shared_bytes(device)
-    crowded = skewed and not folds and _CROWDS_OF * copies <= available
+    has_replicated_slots = skewed and not folds and _CROWDS_OF * copies <= available
     if folds:
         # beside the slots: where the last group ends
         slot, load = _FOLD_SLOT + (8 if base is None else 4), _FOLD_LOAD
         most_slots = (fold_bytes(device) - 8) // slot // 2 * 2
     else:
-        available -= copies + _CROWD_BYTES if crowded else 0
+        available -= copies + _CROWD_BYTES if has_replicated_slots else 0
         most_slots = available // hashed_bytes(query, base) // 2 * 2
-        load = _CROWDED_LOAD if crowded else _PARTITION_LOAD
+        load = _CROWDED_LOAD if has_replicated_slots else _PARTITION_LOAD
     if query.form == BY_ROW or most_slots < FEWEST_SLOTS:
         return None
     groups = max(1, case.groups)
     tables = math.ceil(margin(groups) / (most_slots * load))
-    if crowded and tables > _SHORT_RUNS_FROM:
+    if has_replicated_slots and tables > _SHORT_RUNS_FROM:
         tables = math.ceil(margin(groups) / (most_slots * _CROWDED_LOAD_OF_MANY))
     limit = _most_partitions(device) if folds else _MOST_PARTITIONS
     slices = power_of_two(2 * math.ceil(tables / limit) - 1)
@@ -199,16 +199,18 @@ def _by_hash(case: Case, folds: bool) -> dict[str, Any] | None:
     counted = False
     if estimate is not None and skewed:
         # room by a count of one row in sixteen, which runs would mislead
-        by_chance = estimate.alike + sum(share**2 for _, share in estimate.hot)
+        by_chance = estimate.collision_probability + sum(share**2 for _, share in estimate.hot)
         counted = estimate.repeats < by_chance + _IN_RUNS
     if counted:
         capacity = counted_capacity(rows, partitions, sum(share for _, share in hot))
     else:
-        alike = 1 / groups
+        collision = 1 / groups
         if estimate is not None and skewed:
             left_in = set(estimate.hot).difference(hot)
-            alike = max(alike, estimate.alike + sum(share**2 for _, share in left_in))
-        capacity = _capacity(rows, partitions, alike)
+            collision = max(
+                collision, estimate.collision_probability + sum(share**2 for _, share in left_in)
+            )
+        capacity = _capacity(rows, partitions, collision)
     crowd = rows * largest_in(estimate, set(hot))
     too_large = folds and crowd > _LARGEST * FOLD_ROWS
     if too_large or not _fits(case, folds, partitions, capacity, table):
@@ -231,7 +233,7 @@ def _by_hash(case: Case, folds: bool) -> dict[str, Any] | None:
         "hot_replicas": table[2],
         "counted": counted,
     }
-    return fields if folds else fields | {"crowded": crowded}
+    return fields if folds else fields | {"has_replicated_slots": has_replicated_slots}
 
 
 def _by_window(case: Case, folds: bool) -> dict[str, Any] | None:
@@ -319,10 +321,10 @@ def writes_columns(query: Query, decision: Partitioned) -> bool:
     return not any(nullable for _, nullable in query.columns_out)
 
 
-def _capacity(rows: int, partitions: int, alike: float) -> int:
-    """Rows that a partition has room for; ``alike`` is the chance that two rows share a key."""
+def _capacity(rows: int, partitions: int, collision: float) -> int:
+    """Rows that a partition has room for; ``collision`` is the chance that two rows share a key."""
     # they vary with the number of its keys, and with how frequent these are
-    spread = partitions * alike + partitions / max(rows, 1)
+    spread = partitions * collision + partitions / max(rows, 1)
     return math.ceil(rows / partitions * (1 + PARTITION_SIGMAS * math.sqrt(spread))) + 64
 
 
@@ -377,9 +379,9 @@ def partitions_of_rows(case: Case) -> int:
     query, rows, estimate, device, _ = case
     groups = max(1, case.groups)
     masked = any(v.masked for v in query.all_inputs)
-    alike, sigmas, shares = 1 / groups, PARTITION_SIGMAS, [0.0]
+    collision, sigmas, shares = 1 / groups, PARTITION_SIGMAS, [0.0]
     if estimate is not None and estimate.skewed:
-        alike, sigmas = max(alike, estimate.alike), _SKEWED_SIGMAS
+        collision, sigmas = max(collision, estimate.collision_probability), _SKEWED_SIGMAS
         shares = sorted(share for _, share in estimate.hot)
     sums, squares = ([0.0, *accumulate(of)] for of in (shares, [s * s for s in shares]))
     spread, partitions, left = 0.0, 1.0, float(rows)
@@ -393,7 +395,7 @@ def partitions_of_rows(case: Case) -> int:
         least = (beside + query.widest * left / _FILLS) / fold_bytes(device)
         least = max(1.0, least, (left + 64) / FOLD_ROWS)
         partitions = least * (1 + sigmas * math.sqrt(spread))
-        alike_left = (alike + squares[cool]) * (rows / left) ** 2
+        alike_left = (collision + squares[cool]) * (rows / left) ** 2
         spread = partitions * alike_left + partitions / left
     return math.ceil(partitions + 1)
 
@@ -500,4 +502,4 @@ def counted_capacity(rows: int, partitions: int, hot: float) -> int:
 
 def crowd_bytes(query: Query) -> int:
     """Shared memory of copies of crowded slots (kernels/pgb_tr/crowds.cuh): one for each lane."""
-    return 32 * query.crowds * (sum(query.slot_bytes) - 8)
+    return 32 * query.replicated_slots * (sum(query.slot_bytes) - 8)

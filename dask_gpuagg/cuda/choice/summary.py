@@ -47,7 +47,7 @@ class KeySummary:
     # words and shares of hot keys, the hottest first
     hot: tuple[tuple[int, float], ...] = ()
     # probability that two rows, or runs of equal ones, share a key, those of hot keys left out
-    alike: float = 0.0
+    collision_probability: float = 0.0
     # least and greatest unmixed word of the sample, as signed numbers
     bounds: tuple[int, int] = ANY_WORD
     # whether no sampled row has a key less than that of the row before
@@ -75,10 +75,10 @@ class Numbers(NamedTuple):
     most: int
     repeats: int
     # keys of all segments together
-    met: int
-    hots: int
+    segment_keys: int
+    hot_keys: int
     # rows whose key is less than that of the row before
-    falls: int
+    descents: int
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -104,7 +104,7 @@ def estimate_groups(
     # where equal keys lie side by side there are no more groups than runs of them
     runs = max(distinct, math.ceil(1.25 * rows * (1 - repeats)))
     groups = min(rows, chao, runs)
-    if counts.falls == 0:
+    if counts.descents == 0:
         # every run is a group
         groups = min(rows, max(distinct, math.ceil(rows * (1 - repeats))))
     # of rows in the order of a key column a sample sees hardly any key twice, however few they are;
@@ -112,7 +112,7 @@ def estimate_groups(
     span = max(0, counts.bounds[1] - counts.bounds[0] + 1)
     words = span + 2 * (span // BEYOND + 16)
     groups = min(groups, words)
-    chances = max(1, counts.met * (counts.met - 1))
+    chances = max(1, counts.segment_keys * (counts.segment_keys - 1))
     skewed = groups * counts.pairs / chances > _SKEWED
     hottest = sorted(hot(), key=itemgetter(1), reverse=True)[:HOT_AT_MOST] if skewed else []
     cold = max(0, counts.pairs - sum(segments * (segments - 1) for _, _, segments in hottest))
@@ -123,9 +123,9 @@ def estimate_groups(
         heaviest=counts.most / sampled,
         skewed=skewed,
         hot=tuple((word, n / sampled) for word, n, _ in hottest),
-        alike=cold / chances,
+        collision_probability=cold / chances,
         bounds=counts.bounds,
-        ascending=counts.falls == 0,
+        ascending=counts.descents == 0,
     )
 
 

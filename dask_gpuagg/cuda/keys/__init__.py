@@ -11,7 +11,7 @@ from dask_gpuagg.cuda.keys.words import Keys
 _NARROWER = (ranged, coded)
 
 
-def narrowest_keys(call: Call, slots: bool = True) -> Keys:
+def narrowest_keys(call: Call, slots: bool) -> Keys:
     """The keys of a call in a narrower form, or in their own if no other serves.
 
     ``slots`` is whether dense keys may be addressed directly. If not, there is nothing to gain by

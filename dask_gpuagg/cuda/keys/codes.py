@@ -42,7 +42,7 @@ class CodedKeys(Keys):
         """Codes with more room where they had little, then the keys in their own form."""
         own = replace(self.query, chosen=None)
         if self.numbers.near:
-            ranges.remember_out_of_range(own, columns.about)
+            ranges.remember_out_of_range(own, columns.key_labels)
             return coded(columns.call(own), True) or Keys(own)
         return Keys(own)
 
@@ -65,7 +65,9 @@ def coded(call: Call, slots: bool) -> CodedKeys | None:
     seen = (Seen * len(query.keys))()
     call.summarise("bytes", seen)
     dense = (
-        ranges.FILLING * call.rows if slots and not ranges.is_out_of_range(query, call.about) else 0
+        ranges.FILLING * call.rows
+        if slots and not ranges.is_out_of_range(query, call.key_labels)
+        else 0
     )
     codes = codes_of_seen(query.keys, query.keep_nulls, seen, dense)
     return None if codes is None else CodedKeys(replace(query, chosen=CODED), codes)

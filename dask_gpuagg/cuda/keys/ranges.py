@@ -61,7 +61,7 @@ class RangedKeys(Keys):
     def wider(self, columns: Columns) -> Keys | None:
         """The keys in their own form; later calls get wider ranges."""
         own = replace(self.query, chosen=None)
-        remember_out_of_range(own, columns.about)
+        remember_out_of_range(own, columns.key_labels)
         return Keys(own)
 
 
@@ -114,7 +114,7 @@ def ranged(call: Call, slots: bool) -> RangedKeys | None:
     query = call.query
     if not query.is_integral:
         return None
-    near = not is_out_of_range(query, call.about)
+    near = not is_out_of_range(query, call.key_labels)
     rows = call.rows if slots and near else 0
     bounds = _bounds(call)
     if ranges := packed_ranges(bounds, rows):
@@ -155,10 +155,10 @@ def two_word_ranges(bounds: Bounds) -> Ranges | None:
 
 
 def numbered_by_ranges(
-    query: Query, bounds: Bounds, rows: int, about: tuple[str, ...] = ()
+    query: Query, bounds: Bounds, rows: int, key_labels: tuple[str, ...] = ()
 ) -> RangedKeys | None:
     """Keys that fit a word by the combinations of their values, if there are not too many."""
-    if not query.may_fill or is_out_of_range(query, about):
+    if not query.may_fill or is_out_of_range(query, key_labels):
         return None
     near = [range_near(*ends) for ends in bounds]
     if combinations(near) > min(FILLING * rows, 1 << SAFE_BITS):
@@ -170,14 +170,14 @@ def numbered_by_ranges(
 _out_of_range: Cache[tuple[Query, tuple[str, ...]], bool] = Cache(256)
 
 
-def remember_out_of_range(query: Query, about: tuple[str, ...]) -> None:
+def remember_out_of_range(query: Query, key_labels: tuple[str, ...]) -> None:
     """Remember that values of a query in its own form lay outside of the ranges of a sample."""
-    _out_of_range.put((query, about), True)
+    _out_of_range.put((query, key_labels), True)
 
 
-def is_out_of_range(query: Query, about: tuple[str, ...]) -> bool:
+def is_out_of_range(query: Query, key_labels: tuple[str, ...]) -> bool:
     """Whether that is remembered."""
-    return (query, about) in _out_of_range
+    return (query, key_labels) in _out_of_range
 
 
 def forget_out_of_range() -> None:
@@ -199,13 +199,13 @@ def numbered_by_steps(
     words: npt.NDArray[np.int64],
     bounds: tuple[int, int],
     rows: int,
-    about: tuple[str, ...] = (),
+    key_labels: tuple[str, ...] = (),
 ) -> RangedKeys | None:
     """Keys that lie a multiple of a step apart as the multiples, if there are not too many.
 
     ``words`` are those of some distinct keys, ``bounds`` the least and the greatest of a sample.
     """
-    if not query.may_be_stepped or is_out_of_range(query, about) or len(words) < _STEPPED_FROM:
+    if not query.may_be_stepped or is_out_of_range(query, key_labels) or len(words) < _STEPPED_FROM:
         return None
     least, greatest = bounds
     above = words.astype(np.uint64) - np.uint64(least % 2**64)

@@ -185,7 +185,7 @@ class Query:
         return 4 if len(self.all_inputs) <= 4 and keys <= 2 else 2
 
     @cached_property
-    def crowds(self) -> int:
+    def replicated_slots(self) -> int:
         """Slots of a partition's table that get copies where many rows want them at once."""
         # a block has several such keys, but the copies take room from its table
         slots = 512 // max(1, sum(self.slot_bytes) - 8)
@@ -250,7 +250,7 @@ class Query:
             "keys": self.key_outputs,
             "threads": self.threads,
             "unroll": self.unroll,
-            "crowds": self.crowds,
+            "crowds": self.replicated_slots,
             "scatter_threads": scatter_threads,
             "items": items,
             "wide_items": wide_items,

@@ -122,9 +122,9 @@ class Summary(Struct):
     twice = U32
     most = I32  # rows of the most frequent key, -1 for none
     repeats = U32  # rows whose key is that of the row before
-    met = U32  # keys of each segment, all together
-    hots = U32  # hot keys, those beyond HOT_TOLD included
-    falls = U32  # rows whose key is less than that of the row before
+    segment_keys = U32  # keys of each segment, all together
+    hot_keys = U32  # hot keys, those beyond HOT_TOLD included
+    descents = U32  # rows whose key is less than that of the row before
     # least and greatest value of each column (range_of.cuh), of keys that may fill their ranges
     ranges = _field("u64", 2 * tuning.TOLD_COLUMNS)
 

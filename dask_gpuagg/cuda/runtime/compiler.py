@@ -32,7 +32,7 @@ _PACKAGE = Path(__file__).parents[2]
 # in a wheel inside the package, in a checkout beside it
 _BESIDE = _PACKAGE.parent / "kernels"
 _CHECKOUT = (_PACKAGE.parent / "pyproject.toml").exists() and (_BESIDE / "core").is_dir()
-KERNELS = _BESIDE if _CHECKOUT else _PACKAGE / "kernels"
+KERNEL_DIR = _BESIDE if _CHECKOUT else _PACKAGE / "kernels"
 
 _OPTIONS = ("--std=c++17", "--device-int128")
 _LENGTH = 4  # bytes of the length of what follows the code
@@ -162,8 +162,8 @@ def headers() -> dict[str, bytes]:
 
     Read once in a process, so that entries of the cache have the names of what was compiled.
     """
-    paths = sorted(KERNELS.rglob("*.cuh"))
-    files = {path.relative_to(KERNELS).as_posix(): path.read_bytes() for path in paths}
+    paths = sorted(KERNEL_DIR.rglob("*.cuh"))
+    files = {path.relative_to(KERNEL_DIR).as_posix(): path.read_bytes() for path in paths}
     generated = {"constants.cuh": constants(), "structs.cuh": structs.header()}
     return {name: text.encode() for name, text in generated.items()} | files
 

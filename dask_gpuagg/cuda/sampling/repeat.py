@@ -70,7 +70,7 @@ _refused: Cache[_Key, tuple[int, int]] = Cache(_KEPT)
 
 
 def _key(call: Call, forced: str) -> _Key:
-    return call.kernels, forced, call.about, call.codes
+    return call.kernels, forced, call.key_labels, call.codes
 
 
 def expectation(call: Call, forced: str) -> Expectation | None:
@@ -203,7 +203,7 @@ def bounds_of(numbers: Numbers, decision: Decision, ranged: RangedKeys | None = 
     # adjacent equal keys are not independent, nor are the pairs of one key, which are counted in
     # both orders
     run = min(tuning.SEGMENT, numbers.rows / max(1.0, numbers.rows - numbers.repeats * 32 / 31))
-    pairs = max(2.0, 4 * numbers.met / max(1, numbers.distinct) - 2)
+    pairs = max(2.0, 4 * numbers.segment_keys / max(1, numbers.distinct) - 2)
     together = {"pairs": pairs, "rows": run, "most": run}
     allowed: dict[str, tuple[int, int]] = {}
     for name, n in numbers._asdict().items():
@@ -212,8 +212,8 @@ def bounds_of(numbers: Numbers, decision: Decision, ranged: RangedKeys | None = 
             deviation = _deviation_of_pairs(numbers, decision.estimate)
         beyond = _DEVIATIONS * deviation + 8
         below = beyond if name != "pairs" else _FEWER_PAIRS * deviation
-        # no falls at all are sorted keys
-        fewest = 1 if name == "falls" and n else 0
+        # no descents at all are sorted keys
+        fewest = 1 if name == "descents" and n else 0
         allowed[name] = max(fewest, n - below), n + beyond
     low, high = numbers.bounds
     beyond = int((high - low) * _RANGE_SHARE) + 16

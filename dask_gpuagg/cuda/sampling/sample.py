@@ -103,7 +103,7 @@ class Sample:
 
     def estimate(self) -> KeySummary:
         """The summary of the keys."""
-        hot = partial(_hot_keys, self._hot, self.numbers.hots, self._call)
+        hot = partial(_hot_keys, self._hot, self.numbers.hot_keys, self._call)
         return summary.estimate_groups(self._call.rows, self.numbers, hot)
 
 
@@ -148,19 +148,21 @@ def ranged_keys_of(call: Call, sample: Sample, decision: Decision) -> RangedKeys
         # one hash table in shared memory takes packed words faster than their numbers are made
         if isinstance(decision, Hgb):
             return None
-        return numbered_by_ranges(query, sample.ranges, call.rows, call.about)
+        return numbered_by_ranges(query, sample.ranges, call.rows, call.key_labels)
     dense = isinstance(decision, Direct) or (isinstance(decision, Partitioned) and decision.window)
     few = call.rows < ranges.STEPPED_ROWS or estimate.groups < _STEPPED_GROUPS
     if dense or few or estimate.skewed:
         return None
-    return numbered_by_steps(query, sample.some_words(), estimate.bounds, call.rows, call.about)
+    return numbered_by_steps(
+        query, sample.some_words(), estimate.bounds, call.rows, call.key_labels
+    )
 
 
-def _hot_keys(address: int, hots: int, call: Call) -> list[tuple[int, int, int]]:
+def _hot_keys(address: int, hot_keys: int, call: Call) -> list[tuple[int, int, int]]:
     """Words, rows and segments of the hot keys that the sample reports."""
-    if not hots:
+    if not hot_keys:
         return []
-    hot, reported = HotSeen(), min(hots, tuning.HOT_TOLD)
+    hot, reported = HotSeen(), min(hot_keys, tuning.HOT_TOLD)
     read_back(address, hot, call.handle)
     words = np.frombuffer(hot.words, np.uint64, reported)
     counts = np.frombuffer(hot.counts, np.uint32, reported)

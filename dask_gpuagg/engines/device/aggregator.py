@@ -146,13 +146,12 @@ class Aggregator:
         self,
         forced: str = "auto",
         stopwatch: Stopwatch | None = None,
-        about: tuple[str, ...] = (),
+        key_labels: tuple[str, ...] = (),
     ) -> tuple[list[plc.Column], list[plc.Column], Run]:
         """Group and reduce: key columns and outputs, one row per group, and the run.
 
         ``forced`` is ``auto`` or one of ``choose.KERNELS``; a stopwatch takes the device time of
-        every kernel. Rows of the same types that are about something else are expected to be alike
-        among themselves.
+        every kernel. Rows of the same types and ``key_labels`` are expected to be alike.
         """
         query, inputs, places = self._shape
         result = grouped(
@@ -163,7 +162,7 @@ class Aggregator:
             forced=forced,
             stopwatch=stopwatch,
             encoded=self._encoded,
-            about=about,
+            key_labels=key_labels,
             least=self._least,
         )
         run = result.run

@@ -252,10 +252,10 @@ def together(column: Any) -> plc.Column:
 
 def as_one(column: Any) -> Any:
     """A Series, of pieces concatenated."""
-    return like(column.together, column.dtype) if isinstance(column, Pieces) else column
+    return to_series(column.together, column.dtype) if isinstance(column, Pieces) else column
 
 
-def suit(columns: Sequence[Sequence[plc.Column]]) -> bool:
+def can_stay_in_pieces(columns: Sequence[Sequence[plc.Column]]) -> bool:
     """Whether the pieces of some columns are large enough, and of types that kernels read."""
     first = columns[0]
     rows = sum(piece.size() for piece in first)
@@ -306,7 +306,7 @@ def _copied(pieces: Sequence[plc.Column]) -> plc.Column:
 NOWHERE = 0x7FFFFFFF
 
 
-class Bare:
+class BareColumn:
     """A column of a frame in the place of a Series, for what reads its values and dtype only."""
 
     __slots__ = ("_column", "dtype")
@@ -352,7 +352,7 @@ def view(column: Any) -> plc.Column:
     return column if isinstance(column, Pieces) else on_device(column._column)
 
 
-def like(column: plc.Column, dtype: Any = None) -> Any:
+def to_series(column: plc.Column, dtype: Any = None) -> Any:
     """A Series of libcudf's column, of a dtype that is stored in its type, or of the type's own."""
     if dtype is None:
         return cudf.Series.from_pylibcudf(column)
@@ -383,7 +383,7 @@ def as_column(column: plc.Column, dtype: Any = None) -> ColumnBase:
         return ColumnBase.create(column, dtype)
     own = DTYPES.get(column.type().id())
     if own is None:  # days become seconds, which cuDF has
-        return like(column)._column
+        return to_series(column)._column
     return ColumnBase.create(buffered(column), own, validate=False)
 
 
@@ -410,7 +410,7 @@ def gather(column: plc.Column, rows: cp.ndarray, all_there: bool = False) -> plc
 
 def take_rows(series: Any, rows: cp.ndarray) -> Any:
     """Rows of a Series by number, in its dtype; ``NOWHERE`` gives null."""
-    return like(gather(view(series), rows), series.dtype)
+    return to_series(gather(view(series), rows), series.dtype)
 
 
 def column_of(array: cp.ndarray) -> plc.Column:
@@ -427,7 +427,7 @@ def array_of(column: plc.Column, null: Any = None) -> cp.ndarray:
     """A column as an array of CuPy, nulls replaced."""
     if null is not None:
         column = fill_nulls(column, null)
-    return like(column).values
+    return to_series(column).values
 
 
 def floats_of(column: plc.Column) -> cp.ndarray:

@@ -33,12 +33,12 @@ from dask_gpuagg.engines.device.columns import (
     floats_of,
     is_positive,
     keep_where,
-    like,
     names_of,
     present,
     series_from,
     table,
     take_rows,
+    to_series,
     together,
     view_at,
 )
@@ -178,7 +178,7 @@ def with_sums(groups: Any, plan: Plan) -> Any:
                 sums = sums / cp.maximum(n, 1)
             # as in cuDF, null of no values
             nullable = keep_where(column_of(sums), is_positive(column_of(n)))
-            groups[f"o{i}"] = like(nullable)
+            groups[f"o{i}"] = to_series(nullable)
     return groups
 
 

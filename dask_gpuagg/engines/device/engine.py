@@ -23,14 +23,14 @@ from dask_gpuagg.cache import OfObjects
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device import memory, merging
 from dask_gpuagg.engines.device.columns import (
-    Bare,
+    BareColumn,
     column_at,
     is_own,
     keys_of,
-    like,
     nans_to_nulls,
     present,
     table,
+    to_series,
     view,
 )
 from dask_gpuagg.engines.device.derived import derived
@@ -118,12 +118,12 @@ def direct_of_frame(frame: Any, by: Sequence[Any], plan: Plan, meta: Any) -> tup
     return result, bytes_of((*keys, *columns))
 
 
-def _bare_columns(frame: Any, labels: Sequence[Any]) -> list[Bare] | None:
+def _bare_columns(frame: Any, labels: Sequence[Any]) -> list[BareColumn] | None:
     """Columns of a frame by label; None if one is no label of a single level, or not there."""
     data = frame._data
     if data.multiindex or not all(isinstance(label, str) and label in data for label in labels):
         return None
-    return [Bare(data[label]) for label in labels]
+    return [BareColumn(data[label]) for label in labels]
 
 
 def direct(parts: Sequence[Any], plan: Plan, meta: Any) -> Any | None:
@@ -378,7 +378,7 @@ def _distinct(keys: Sequence[Any], values: Any, plan: Plan, c: int, dropna: bool
         dtypes = [*(k.dtype for k in keys), values.dtype]
         pairs = table(
             {
-                n: like(m, d)
+                n: to_series(m, d)
                 for n, m, d in zip([*names, "v"], distinct.columns(), dtypes, strict=True)
             }
         )

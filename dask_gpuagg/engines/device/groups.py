@@ -228,7 +228,7 @@ class Grouping:
 
 
 def _run(aggregator: Aggregator) -> tuple[list[plc.Column], list[plc.Column]]:
-    keys, outputs, run = aggregator.run(task_settings().kernel, about=subject())
+    keys, outputs, run = aggregator.run(task_settings().kernel, key_labels=subject())
     note_run(run)
     return keys, outputs
 

@@ -37,13 +37,13 @@ from dask_gpuagg.engines.device.columns import (
     floats_of,
     gather,
     keys_of,
-    like,
     names_of,
     nans_to_nulls,
     present,
     series_from,
     table,
     take_rows,
+    to_series,
     view,
 )
 from dask_gpuagg.engines.device.groups import Grouping, Numbering, counts_of, values_of
@@ -102,7 +102,7 @@ def _reduced(numbering: Numbering, state: str, values: Any) -> Fields:
     taken = numbering.take(values)
     if state != "concat":
         column = numbering.reduce(taken, getattr(plc.aggregation, state)())
-        return {field: like(column, values.dtype)}
+        return {field: to_series(column, values.dtype)}
     lists = numbering.reduce(taken, plc.aggregation.collect_list(plc.types.NullPolicy.EXCLUDE))
     text = plc.Scalar.from_py("")
     joined = plc.strings.combine.join_list_elements(
@@ -113,7 +113,7 @@ def _reduced(numbering: Numbering, state: str, values: Any) -> Fields:
         plc.strings.combine.SeparatorOnNulls.YES,
         plc.strings.combine.OutputIfEmptyList.NULL_ELEMENT,
     )
-    return {field: like(joined, values.dtype)}
+    return {field: to_series(joined, values.dtype)}
 
 
 def _labelled_extreme(
@@ -159,14 +159,14 @@ def _custom_fields(
     """What a function of a ``dd.Aggregation`` makes of grouped columns, a field per Series."""
     grouped = []
     for values in columns:
-        part = like(numbering.take(values), values.dtype)
+        part = to_series(numbering.take(values), values.dtype)
         part.name, part.index = values.name, cudf.Index(numbering.codes)
         grouped.append(part.groupby(level=0, sort=True))
     returned = function(*grouped)
     fields = {}
     for i, part in enumerate(returned if isinstance(returned, tuple) else (returned,)):
         codes = array_of(view(part.index.to_series()))
-        fields[str(i)] = like(numbering.spread(codes, view(part)), part.dtype)
+        fields[str(i)] = to_series(numbering.spread(codes, view(part)), part.dtype)
     return fields
 
 
@@ -256,18 +256,20 @@ def _output_of_rows(output: Output, numbering: Numbering, values: Any, paired: b
     column = by_kernels(by_sorting) if _is_sorted(output, dtype, rows) else None
     match name:
         case "nunique":
-            return _distinct_values(numbering, values, paired) if column is None else like(column)
+            return (
+                _distinct_values(numbering, values, paired) if column is None else to_series(column)
+            )
         case "list" | "unique":
             if dtype_class(dtype) == "category":
                 values = of_categories(values)
             if column is None:
                 collect = plc.aggregation.collect_list(plc.types.NullPolicy.INCLUDE)
                 column = numbering.reduce(numbering.take(values), collect)
-            return like(column, cudf.ListDtype(values.dtype))
+            return to_series(column, cudf.ListDtype(values.dtype))
         case "median" | "quantile":
             if column is None:
                 return _quantile(numbering, values, q, between)
-            return like(column, dtype) if ticks else like(column)
+            return to_series(column, dtype) if ticks else to_series(column)
         case other:
             raise AssertionError(f"the planner let {other!r} through to the device")
 
@@ -288,7 +290,7 @@ def _distinct_values(numbering: Numbering, values: Any, paired: bool) -> Any:
         )
         numbering = numbering.where(array_of(rows))
     count = plc.aggregation.count(plc.types.NullPolicy.EXCLUDE)
-    return like(numbering.reduce(numbering.take(values), count))
+    return to_series(numbering.reduce(numbering.take(values), count))
 
 
 def _quantile(numbering: Numbering, values: Any, q: float, interpolation: str) -> Any:
@@ -326,8 +328,10 @@ def _quantile(numbering: Numbering, values: Any, q: float, interpolation: str) -
             raise ValueError(f"unknown interpolation {other!r}")
     quantiles = column_of(between)
     if not ticks:
-        return like(numbering.spread(filled, quantiles))
-    return like(numbering.spread(filled, plc.unary.bit_cast(quantiles, taken.type())), values.dtype)
+        return to_series(numbering.spread(filled, quantiles))
+    return to_series(
+        numbering.spread(filled, plc.unary.bit_cast(quantiles, taken.type())), values.dtype
+    )
 
 
 def sketch_entries(keys: Sequence[Any], values: Any, sketch: Sketched, keep_nulls: bool) -> Any:
@@ -343,7 +347,7 @@ def sketch_entries(keys: Sequence[Any], values: Any, sketch: Sketched, keep_null
         nowhere = cp.full(len(missing), NOWHERE, dtype=cp.int32)
         places = cp.concatenate([cp.arange(len(codes), dtype=cp.int32), nowhere])
         column = gather(column_of(best), places)
-    return table(columns | {"v": like(column, values.dtype)})
+    return table(columns | {"v": to_series(column, values.dtype)})
 
 
 def _best_lists(output: Output, numbering: Numbering, values: Any) -> Any:
@@ -353,7 +357,7 @@ def _best_lists(output: Output, numbering: Numbering, values: Any) -> Any:
     offsets[1:] = cp.cumsum(counts_of(codes, numbering.n))
     children = [column_of(offsets), column_of(best)]
     lists = plc.Column(LIST, numbering.n, None, None, 0, 0, children)
-    return like(lists, cudf.ListDtype(values.dtype))
+    return to_series(lists, cudf.ListDtype(values.dtype))
 
 
 def _best(
@@ -430,7 +434,7 @@ def with_outputs(
             if plan.narrowed and output.kind is Kind.WHOLE:
                 numbering = numberings[name]
                 column = numbering.take(tables[name][label])
-                values = like(numbering.spread(numbering.codes, column))
+                values = to_series(numbering.spread(numbering.codes, column))
             elif output.kind is Kind.SKETCH:
                 values = _best_lists(output, numberings[name], tables[name]["v"])
             else:

@@ -45,8 +45,8 @@ def out_of_memory(what: str, refused: str, held: int = 0) -> OutOfDeviceMemory:
     ``refused`` is the allocator's message, ``held`` the bytes of the task's finished tables.
     """
     sizes = []
-    if (asked := asked_bytes(refused)) is not None:
-        sizes.append(f"{size_text(asked)} asked")
+    if (requested := requested_bytes(refused)) is not None:
+        sizes.append(f"{size_text(requested)} requested")
     if (cupy := _imported("cupy")) is not None:
         free, total = cupy.cuda.Device().mem_info
         sizes.append(f"{size_text(free)} of {size_text(total)} free")
@@ -57,7 +57,7 @@ def out_of_memory(what: str, refused: str, held: int = 0) -> OutOfDeviceMemory:
     return OutOfDeviceMemory(message)
 
 
-def asked_bytes(message: str) -> int | None:
+def requested_bytes(message: str) -> int | None:
     """Bytes of the allocation that failed, by an allocator's message; None if it has none."""
     match = re.search(r"[Rr]equested (?:bytes |size[: ]+)?(\d+(?:\.\d+)?)\s*([KMGT]iB|B)?", message)
     match = match or re.search(r"allocat\w* (\d+(?:\.\d+)?)\s*([KMGT]iB|B|bytes)", message)

@@ -30,10 +30,10 @@ from dask_gpuagg.engines.device.columns import (
     ctype_of,
     gather_columns,
     keys_of,
-    like,
     names_of,
     series_from,
     table,
+    to_series,
     view,
 )
 from dask_gpuagg.engines.device.groups import column_struct, counts_of, matches
@@ -92,7 +92,7 @@ def sample(run: Sequence[Any], plan: Plan, stride: int) -> Any:
         sampled.append(gather_columns(list(map(view, _read(part, plan))), places[rows]))
     columns = [plc.concatenate.concatenate(list(pieces)) for pieces in zip(*sampled, strict=True)]
     triples = zip(names, columns, dtypes, strict=True)
-    return table({name: like(column, dtype) for name, column, dtype in triples})
+    return table({name: to_series(column, dtype) for name, column, dtype in triples})
 
 
 def _read(part: Any, plan: Plan) -> list[Any]:
@@ -269,7 +269,7 @@ def picked(
         for label, output in outputs.items():
             data, mask, nulls = selectors[target_of(output)].quantiles(interpolation_of(output))
             mask = mask if nulls else None
-            columns[label] = like(plc.Column(FLOAT64, len(groups), data, mask, nulls, 0, []))
+            columns[label] = to_series(plc.Column(FLOAT64, len(groups), data, mask, nulls, 0, []))
     return table(keys | columns)
 
 

@@ -30,12 +30,12 @@ from dask_gpuagg.engines.device.columns import (
     column_of,
     floats_of,
     gather,
-    like,
     names_of,
     series_from,
     series_of,
     table,
     take_rows,
+    to_series,
     unchecked,
     view,
 )
@@ -197,7 +197,7 @@ def _accessor_of(labels: pd.Index) -> ColumnAccessor:
 def _cast(column: Any, dtype: Any) -> Any:
     if isinstance(dtype, pd.DatetimeTZDtype) and not isinstance(column.dtype, pd.DatetimeTZDtype):
         # means of zoned datetimes are made of their instants
-        return like(view(column.astype(f"datetime64[{dtype.unit}]")), dtype)
+        return to_series(view(column.astype(f"datetime64[{dtype.unit}]")), dtype)
     own, promised = dtype_class(column.dtype), dtype_class(dtype)
     if own == promised == "decimal":
         return _decimals(column, dtype)
@@ -215,7 +215,7 @@ def _decimals(column: Any, dtype: Any) -> Any:
     values = view(column)
     decimals = plc.unary.cast(values, dtype_to_pylibcudf_type(dtype))
     differs = binary("NOT_EQUAL", plc.unary.cast(decimals, values.type()), values, BOOL8)
-    return column if array_of(differs, False).any() else like(decimals, dtype)
+    return column if array_of(differs, False).any() else to_series(decimals, dtype)
 
 
 def values_of(counts: Any, plan: Plan, meta: Any) -> Any:
@@ -243,7 +243,7 @@ def _every_category(counts: Any, names: list[str]) -> Any:
     row = cp.arange(len(groups) * size, dtype=cp.int32)
     columns = {n: take_rows(groups[n], row // size) for n in names[:-1]}
     codes = plc.unary.cast(column_of(row % size), view(values).type())
-    columns[names[-1]] = like(codes, values.dtype)
+    columns[names[-1]] = to_series(codes, values.dtype)
     rows, places = matches([counts[n] for n in names], [columns[n] for n in names])
     dense = cp.zeros(len(row), dtype=cp.int64)
     dense[places] = array_of(view(counts["n"]))[rows]
@@ -312,7 +312,7 @@ def complete(groups: Any, keys: Sequence[Any], dropna: bool) -> Any:
             completed = gather(column, rows)
         else:
             completed = plc.Column.all_null_like(column, len(rows))
-        columns[name] = like(completed, groups[name].dtype)
+        columns[name] = to_series(completed, groups[name].dtype)
     return table(columns)
 
 
@@ -332,7 +332,7 @@ def _expected(keys: Sequence[Any], categorical: Sequence[bool], dropna: bool) ->
     for i in reversed(levels):
         size = levels[i].size()
         codes = (rest % size).astype(cp.int32)
-        columns[i] = like(gather(levels[i], codes), keys[i].dtype)
+        columns[i] = to_series(gather(levels[i], codes), keys[i].dtype)
         rest //= size
     return [columns[i] for i in range(len(keys))]
 

@@ -101,9 +101,10 @@ def device_refusal(plan: Plan, labels: int = 1) -> Unsupported | None:
         return Unsupported(f"the device engine cannot run here: {obstacle}")
     for key in plan.keys:
         if dtype_class(key.dtype) == "other":
-            return Unsupported(f"keys of dtype {key.dtype} on the device")
+            return Unsupported(f"keys of dtype {key.dtype} are not supported on the device")
         if dtype_class(key.dtype) == "decimal":
-            return Unsupported(f"keys of dtype {key.dtype}: cuDF has no index of decimals")
+            text = f"keys of dtype {key.dtype} are not supported"
+            return Unsupported(f"{text}: cuDF has no index of decimals")
     refusals = (_output_refusal(plan, output, labels) for output in plan.outputs)
     return next((refusal for refusal in refusals if refusal is not None), None)
 
@@ -115,15 +116,17 @@ def _output_refusal(plan: Plan, output: Output, labels: int) -> Unsupported | No
     cls = dtype_class(column.dtype)
     if cls not in device_classes(name):
         return Unsupported(
-            f"{name} of dtype {column.dtype} is not made on the device", name, column.label
+            f"{name} of dtype {column.dtype} is not supported on the device", name, column.label
         )
     ddof = dict(output.parameters).get("ddof", 1)
     # it is a part of the kernels' source
     is_integer = isinstance(ddof, Integral) and not isinstance(ddof, bool)
     if not is_integer or not -(2**31) <= int(ddof) < 2**31:
-        return Unsupported("ddof is no whole number of 32 bits", name, column.label)
+        return Unsupported("ddof must be a 32-bit integer", name, column.label)
     if name in ("min", "max") and cls == "category" and not column.dtype.ordered:
-        return Unsupported(f"{name} of categories that have no order", name, column.label)
+        text = f"{name} of categories that have no order"
+        return Unsupported(f"{text} is not supported", name, column.label)
     if name in ("idxmin", "idxmax") and labels > 1:
-        return Unsupported(f"{name} of rows whose index has several levels", name, column.label)
+        text = f"{name} of rows whose index has several levels"
+        return Unsupported(f"{text} is not supported", name, column.label)
     return None

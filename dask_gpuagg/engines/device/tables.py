@@ -26,6 +26,7 @@ from dask_gpuagg.engines.device.columns import (
     NOWHERE,
     Pieces,
     as_column,
+    can_stay_in_pieces,
     column_at,
     column_of,
     concatenated,
@@ -34,11 +35,10 @@ from dask_gpuagg.engines.device.columns import (
     gather_columns,
     is_own,
     keep_where,
-    like,
     names_of,
     nans_to_nulls,
-    suit,
     take_rows,
+    to_series,
     view,
     view_at,
 )
@@ -87,7 +87,7 @@ def _concatenated(tables: list[Any]) -> Any:
             continue
         if any(not t[name].dtype.categories.equals(dtype.categories) for t in tables[1:]):
             raise TypeError("the partitions' ordered categories differ")
-        stacked[name] = like(view(stacked[name]), dtype)
+        stacked[name] = to_series(view(stacked[name]), dtype)
     return stacked
 
 
@@ -143,9 +143,14 @@ def stacked(parts: Sequence[Sequence[Any]], plan: Plan | None = None) -> list[An
     """
     columns = [list(map(view, pieces)) for pieces in zip(*parts, strict=True)]
     dtypes = [column.dtype for column in parts[0]]
-    if plan is not None and reads_once(plan) and all(map(is_own, dtypes)) and suit(columns):
+    if (
+        plan is not None
+        and reads_once(plan)
+        and all(map(is_own, dtypes))
+        and can_stay_in_pieces(columns)
+    ):
         return [Pieces(pieces, dtype) for pieces, dtype in zip(columns, dtypes, strict=True)]
-    return [like(c, dtype) for c, dtype in zip(concatenated(columns), dtypes, strict=True)]
+    return [to_series(c, dtype) for c, dtype in zip(concatenated(columns), dtypes, strict=True)]
 
 
 def aligned(tables: Sequence[Any]) -> list[Any]:
@@ -219,10 +224,10 @@ def cast(column: Any, dtype: Any) -> Any:
             return column
     if _is_null(column):
         kind = view(cudf.Series([], dtype=dtype))
-        return like(plc.Column.all_null_like(kind, len(column)), dtype)
+        return to_series(plc.Column.all_null_like(kind, len(column)), dtype)
     if isinstance(dtype, pd.DatetimeTZDtype):
-        ticks = like(view(column), np.dtype(f"M8[{column.dtype.unit}]"))
-        return like(view(ticks.astype(f"datetime64[{dtype.unit}]")), dtype)
+        ticks = to_series(view(column), np.dtype(f"M8[{column.dtype.unit}]"))
+        return to_series(view(ticks.astype(f"datetime64[{dtype.unit}]")), dtype)
     return column.astype(dtype)
 
 
@@ -248,9 +253,9 @@ def of_categories(column: Any) -> Any:
     values = cudf.Series._from_column(column.dtype.categories._column)
     codes = view(column)
     if len(values) == 0 or len(column) == 0:
-        return like(plc.Column.all_null_like(view(values), len(column)), values.dtype)
+        return to_series(plc.Column.all_null_like(view(values), len(column)), values.dtype)
     rows = fill_nulls(plc.unary.cast(codes, INT32), NOWHERE)
-    return like(gather_columns([view(values)], rows)[0], values.dtype)
+    return to_series(gather_columns([view(values)], rows)[0], values.dtype)
 
 
 def bucket_of(keys: Sequence[Any], buckets: int, second: bool = False) -> cp.ndarray:
@@ -280,11 +285,11 @@ def _hash_columns(key: Any) -> list[Any]:
         if cls in INTEGRAL:
             return [key]
         # NaN and null are one key, and so are -0.0 and 0.0
-        return [like(nans_to_nulls(view(key)), key.dtype) + 0.0]
+        return [to_series(nans_to_nulls(view(key)), key.dtype) + 0.0]
     if cls not in TEMPORAL:
         return [key]
     per_second = ticks_of(key.dtype)
-    ticks = like(plc.unary.bit_cast(view(key), INT64), np.dtype("int64"))
+    ticks = to_series(plc.unary.bit_cast(view(key), INT64), np.dtype("int64"))
     seconds = ticks // per_second
     rest = (ticks - seconds * per_second) * (_NANOSECONDS // per_second)
     return [seconds, rest]
@@ -356,13 +361,13 @@ def filtered(
         # a mask is that of all rows of a column, of which this may be some
         key = keep_where(key.copy() if key.offset() else key, condition)
         if len(mask) - key.null_count() >= len(mask) * FEW_STAY:
-            nullable = like(key, keys[place].dtype)
+            nullable = to_series(key, keys[place].dtype)
             return [nullable if i == place else k for i, k in enumerate(keys)], columns, index
     views = plc.Table([view(column) for column in (*keys, *columns)])
     staying = plc.stream_compaction.apply_retention_mask(views, condition).columns()
     pairs = zip(staying, (*keys, *columns), strict=True)
-    taken = [like(column, of.dtype) for column, of in pairs]
-    labels = index[like(condition).values] if plan.reads_labels else taken[0].index
+    taken = [to_series(column, of.dtype) for column, of in pairs]
+    labels = index[to_series(condition).values] if plan.reads_labels else taken[0].index
     return taken[: len(keys)], taken[len(keys) :], labels
 
 

@@ -139,7 +139,7 @@ def count(
     for target, ends in zip(targets(plan), brackets.ends, strict=True):
         values, codes = _plain(columns[target.column], groups, ends[0].dtype)
         lows, highs = _ends_of(places, ends, brackets.others)
-        sides, *rows = _counted(codes, groups.n, values, lows, highs)
+        sides, *rows = count_by_bracket_position(codes, groups.n, values, lows, highs)
         counts.append(sides)
         inside.append(tuple(rows))
     return {"keys": table, "counts": counts, "inside": inside}
@@ -177,7 +177,7 @@ def _ends_of(places: Array, ends: tuple[Array, Array], others: bool) -> tuple[Ar
     return lows, highs
 
 
-def _counted(
+def count_by_bracket_position(
     codes: Array, n: int, values: Array, lows: Array, highs: Array
 ) -> tuple[Array, Array, Array]:
     """Counts of each group's sides; group and value of each row inside."""

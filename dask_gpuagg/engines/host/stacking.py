@@ -226,8 +226,13 @@ def stacked(parts: Sequence[Sequence[pd.Series]], plan: Plan) -> list[pd.Series]
 # values of a block, which may be a copy
 _BLOCK = 1 << 23
 # states of one field: its name, and how rows are reduced to it
-_FIELDS = {"count": ("n", "count"), "isum": ("sum", "sum"), "fsum": ("sum", "sum")}
-_FIELDS |= {name: (name, name) for name in ("min", "max")}
+_FIELDS = {
+    "count": ("n", "count"),
+    "isum": ("sum", "sum"),
+    "fsum": ("sum", "sum"),
+    "min": ("min", "min"),
+    "max": ("max", "max"),
+}
 
 Block = npt.NDArray[Any]
 States = dict[int, Fields]

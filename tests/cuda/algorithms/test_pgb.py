@@ -83,12 +83,12 @@ MANY = replace(SUM, states=tuple(KernelState("Moments", (0,)) for _ in range(40)
 @pytest.mark.parametrize("query", [SUM, WIDE, MANY], ids=["sum", "decimal", "many"])
 def test_tables_of_skewed_keys_leave_room_for_copies(query: Query, device: Device) -> None:
     decision = choose.decide(query, 10**8, skewed(10**6, 0.1), device, "pgb")
-    assert decision.crowded
+    assert decision.has_replicated_slots
     used = decision.shared_slots * sum(query.slot_bytes) + partitioning.crowd_bytes(query)
     # tags, owners and counter of kernels/pgb_tr/crowds.cuh, and four words of its own
-    assert used + 4 * (256 + query.crowds + 1) + 16 <= device.shared_bytes
+    assert used + 4 * (256 + query.replicated_slots + 1) + 16 <= device.shared_bytes
     assert decision.partitions * decision.slices * decision.shared_slots > 10**6
-    assert not getattr(decided(query, 10**6, device), "crowded", False)
+    assert not getattr(decided(query, 10**6, device), "has_replicated_slots", False)
 
 
 def test_hundreds_of_hot_keys_find_room() -> None:
@@ -369,7 +369,7 @@ def test_many_states_of_groups_of_few_rows_are_folded() -> None:
 
 
 def unlike_keys(groups: int, *hot: tuple[int, float]) -> KeySummary:
-    return replace(even_keys(groups), skewed=True, hot=hot, alike=2 / groups)
+    return replace(even_keys(groups), skewed=True, hot=hot, collision_probability=2 / groups)
 
 
 def test_skewed_keys_are_folded() -> None:
@@ -416,7 +416,7 @@ def test_skewed_keys_in_runs_are_folded_where_their_partitions_have_room() -> No
     folded = choose.decide(FIVE, 10**8, estimate, H200, "pgb_fold")
     assert (folded.kernel, folded.counted) == ("pgb_fold", False)
     assert partitioning.most_rows(folded) == folded.capacity <= partitioning.FOLD_ROWS
-    estimate = replace(estimate, alike=1e-4)
+    estimate = replace(estimate, collision_probability=1e-4)
     assert choose.decide(FIVE, 10**8, estimate, H200, "pgb_fold").kernel == "lphga"
 
 

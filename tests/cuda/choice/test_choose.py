@@ -218,10 +218,10 @@ def test_safe_slots_are_32_bit_numbers(rows: int) -> None:
 
 def counts_of(**counts: int) -> Numbers:
     """Those of a sample of keys anywhere, one of which falls."""
-    return Numbers(**dict.fromkeys(Numbers._fields, 0) | {"falls": 1} | counts)
+    return Numbers(**dict.fromkeys(Numbers._fields, 0) | {"descents": 1} | counts)
 
 
-def estimated(rows: int, counts: list[int], repeats: int = 0, falls: int = 1) -> KeySummary:
+def estimated(rows: int, counts: list[int], repeats: int = 0, descents: int = 1) -> KeySummary:
     """The estimate from the rows that each sampled key has."""
     of = Counter(counts)
     numbers = counts_of(
@@ -231,7 +231,7 @@ def estimated(rows: int, counts: list[int], repeats: int = 0, falls: int = 1) ->
         twice=of[2],
         most=max(counts, default=0),
         repeats=repeats,
-        falls=falls,
+        descents=descents,
     )
     return estimate_groups(rows, numbers)
 
@@ -276,10 +276,10 @@ def test_every_run_of_ascending_keys_is_a_group(run: int) -> None:
     sampled = SEGMENTS * SEGMENT
     counts = [run] * (sampled // run)
     repeats = int(sum(counts) * (1 - 1 / run) * 31 / 32)
-    made = estimated(10**8, counts, repeats, falls=0)
+    made = estimated(10**8, counts, repeats, descents=0)
     assert made.ascending
     assert made.groups == pytest.approx(10**8 / run, rel=1e-3)
-    assert not estimated(10**8, counts, repeats, falls=1).ascending
+    assert not estimated(10**8, counts, repeats, descents=1).ascending
 
 
 def test_no_row_belongs_to_a_group() -> None:

@@ -196,13 +196,13 @@ def test_values_out_of_range_get_wider_ranges(monkeypatch: pytest.MonkeyPatch) -
     query = Query((KeyPart("i64", False),) * 2, False, (), (), ())
     monkeypatch.setattr(kept, "_out_of_range", Cache(256))
     monkeypatch.setattr(kept, "_bounds", lambda call: [(0, 99), (0, 99)])
-    call: Any = SimpleNamespace(query=query, rows=10**8, about=("a", "b"))
+    call: Any = SimpleNamespace(query=query, rows=10**8, key_labels=("a", "b"))
 
-    def codes(**more: Any) -> list[int]:
-        return [column.offset for column in narrowest_keys(call, **more).extra]
+    def codes(slots: bool = True) -> list[int]:
+        return [column.offset for column in narrowest_keys(call, slots).extra]
 
     assert codes() == [109, 109]
-    assert codes(slots=False) == [512, 512]
+    assert codes(False) == [512, 512]
     remember_out_of_range(query, ("a", "c"))
     assert codes() == [109, 109]
     remember_out_of_range(query, ("a", "b"))
@@ -237,8 +237,8 @@ def test_keys_wider_than_two_words_may_fit_them(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(kept, "_out_of_range", Cache(256))
     monkeypatch.setattr(kept, "_bounds", lambda call: [(-5, 10**9 - 6)] * 4)
     with_nulls = [SimpleNamespace(mask=1)] * 4
-    call: Any = SimpleNamespace(query=query, rows=10**8, about=(), columns=with_nulls)
-    keys = narrowest_keys(call)
+    call: Any = SimpleNamespace(query=query, rows=10**8, key_labels=(), columns=with_nulls)
+    keys = narrowest_keys(call, True)
     made, columns = keys.query, keys.extra
     assert (made.form, made.form.made_words, made.extra_columns) == (WIDE_RANGED, 2, 6)
     assert keys.codes is None
@@ -248,10 +248,10 @@ def test_keys_wider_than_two_words_may_fit_them(monkeypatch: pytest.MonkeyPatch)
     assert [column.offset for column in columns] == [32] * 4
     assert [column.data for column in columns] == [2**64 - 5 - 2**30] * 4
     remember_out_of_range(query, ())
-    assert narrowest_keys(call).query == query
+    assert narrowest_keys(call, True).query == query
     monkeypatch.setattr(kept, "_bounds", lambda call: [(-5, 10**9 - 6)] * 3 + [(0, 2**40)])
     kept.forget_out_of_range()
-    assert narrowest_keys(call).query == query
+    assert narrowest_keys(call, True).query == query
 
 
 def test_no_packed_key_is_mixed_to_the_empty_word() -> None:

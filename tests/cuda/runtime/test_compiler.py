@@ -23,7 +23,7 @@ from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import STATE_BYTES, TYPE_BYTES
 from dask_gpuagg.cuda.runtime import compiler
 from dask_gpuagg.cuda.runtime.compiler import (
-    KERNELS,
+    KERNEL_DIR,
     CompileError,
     KernelsUnavailable,
     compile_source,
@@ -201,14 +201,14 @@ OUTPUTS = ("outputs.cuh", "exact_total.cuh")
 def test_specialisations_have_every_type_and_policy() -> None:
     """A type or a policy that no specialisation has would be compiled by no test."""
     states = {s.policy for q in TABLE.values() for s in q.all_states}
-    text = (KERNELS / "aggregate" / "states.cuh").read_text()
+    text = (KERNEL_DIR / "aggregate" / "states.cuh").read_text()
     policies = set(re.findall(r"struct (\w+) : (?:Replicated|OneCopy)<", text))
     policies |= set(re.findall(r"using (\w+) = MomentsOf<", text)) | {"WideSum"}
     policies.add("ExactSum")
     assert states == policies == set(STATE_BYTES) | {"Min", "Max"}
 
     outputs = {o.policy for q in TABLE.values() for o in q.outputs}
-    text = "".join((KERNELS / "output" / name).read_text() for name in OUTPUTS)
+    text = "".join((KERNEL_DIR / "output" / name).read_text() for name in OUTPUTS)
     assert outputs == set(re.findall(r"struct (\w+) : (?:Output|NullOfNone)<", text)) - {
         "NullOfNone"
     }

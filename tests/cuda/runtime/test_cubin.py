@@ -19,7 +19,7 @@ import pytest
 from dask_gpuagg.cuda.query.instantiations import TranslationUnit
 from dask_gpuagg.cuda.runtime import compiler, disk_cache
 from dask_gpuagg.cuda.runtime.compiler import (
-    KERNELS,
+    KERNEL_DIR,
     Compiled,
     CompileError,
     compile_source,
@@ -49,8 +49,8 @@ def test_entries_differ_by_source_and_architecture(cache: Path, calls: list[Any]
 def copied(fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of ``kernels/`` that is compiled instead."""
     folder = tmp_path / "headers"
-    shutil.copytree(KERNELS, folder)
-    monkeypatch.setattr(compiler, "KERNELS", folder)
+    shutil.copytree(KERNEL_DIR, folder)
+    monkeypatch.setattr(compiler, "KERNEL_DIR", folder)
     return folder
 
 

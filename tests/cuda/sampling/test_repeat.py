@@ -54,9 +54,9 @@ def numbers(least: int = 0, greatest: int = 63, **changed: int) -> Numbers:
         twice=0,
         most=1_100,
         repeats=1_000,
-        met=64 * 256,
-        hots=64,
-        falls=31_000,
+        segment_keys=64 * 256,
+        hot_keys=64,
+        descents=31_000,
     )
     return made._replace(**changed)
 
@@ -73,10 +73,12 @@ def call_of(
     rows: int = ROWS,
     values: float | None = 1.0,
     kernels: Any = "kernels",
-    about: Any = ("a",),
+    key_labels: Any = ("a",),
     codes: Any = None,
 ) -> Any:
-    return SimpleNamespace(kernels=kernels, rows=rows, values=values, about=about, codes=codes)
+    return SimpleNamespace(
+        kernels=kernels, rows=rows, values=values, key_labels=key_labels, codes=codes
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -119,9 +121,9 @@ def test_a_sample_with_other_counts_is_unlike(name: str) -> None:
 
 
 def test_sorted_rows_are_unlike_unsorted_ones() -> None:
-    before = numbers(falls=3)
-    assert alike(before._replace(falls=1), before)
-    assert not alike(before._replace(falls=0), before)
+    before = numbers(descents=3)
+    assert alike(before._replace(descents=1), before)
+    assert not alike(before._replace(descents=0), before)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +211,7 @@ def test_a_decision_is_repeated(decision: Decision) -> None:
     assert expectation.expectation(call_of(), "hgb") is None
     assert expectation.expectation(call_of(kernels="others"), "auto") is None
     assert expectation.expectation(call_of(values=0.9), "auto") is None
-    assert expectation.expectation(call_of(about=("b",)), "auto") is None
+    assert expectation.expectation(call_of(key_labels=("b",)), "auto") is None
     # the same words stand for other keys
     codes = Codes(), Codes()
     assert expectation.expectation(call_of(codes=codes[0]), "auto") is None

@@ -74,7 +74,7 @@ def sampled(keys: np.ndarray) -> KeySummary:
         twice=int((in_segments == 2).sum()),
         most=int(rows.max()),
         repeats=int((segments[:, 1:] == segments[:, :-1]).sum()),
-        met=seen.size,
+        segment_keys=seen.size,
         pairs=int((in_segments * (in_segments - 1)).sum()),
     )
     return estimate_groups(ROWS, numbers, lambda: hot[:HOT_TOLD])
@@ -95,14 +95,14 @@ def test_skewed_keys(exponent: float) -> None:
     shares = [share for _, share in made.hot]
     assert shares == sorted(shares, reverse=True)
     # the rows left to the partitions are far more even than all of them
-    assert made.alike < 2e-4
+    assert made.collision_probability < 2e-4
 
 
 def test_runs_of_equal_keys_are_not_hot() -> None:
     runs = np.random.default_rng(4).integers(0, 2**40, (256, 2))
     made = sampled(np.repeat(runs, SEGMENT // 2, axis=1).ravel())
     assert made.hot == ()
-    assert made.alike < 1e-4
+    assert made.collision_probability < 1e-4
 
 
 @pytest.mark.parametrize("least", [0, 400, 9_000])
@@ -157,7 +157,7 @@ SPREAD = KeySummary(20_000, 20_000, 0.0, 1e-4, bounds=(0, 19_999 * STEP))
 
 
 def numbered(estimate: KeySummary, rows: int = MANY_ROWS, kernel: str = "auto") -> Any:
-    call: Any = SimpleNamespace(query=SUM, rows=rows, about=())
+    call: Any = SimpleNamespace(query=SUM, rows=rows, key_labels=())
     keys = np.arange(0, estimate.groups, 7) * STEP
     sample: Any = SimpleNamespace(some_words=lambda: keys)
     return ranged_keys_of(call, sample, decide(SUM, rows, estimate, H200, kernel))

@@ -17,12 +17,12 @@ import pytest
 from dask_gpuagg.engines.device.memory import (
     OutOfDeviceMemory,
     Spilled,
-    asked_bytes,
     first_that_fits,
     free_cached,
     limit_of_resource,
     on_device,
     out_of_memory,
+    requested_bytes,
     resources,
     spill_manager,
 )
@@ -71,7 +71,7 @@ def test_an_error_that_knows_its_sizes_is_raised_as_it_is() -> None:
     with pytest.raises(OutOfDeviceMemory) as caught:
         first_that_fits([lambda: failing("whole", []), inner], MemoryError)
     assert caught.value is known
-    assert "512 B asked" in str(caught.value)
+    assert "512 B requested" in str(caught.value)
 
 
 def test_other_errors_are_raised_at_once() -> None:
@@ -92,7 +92,7 @@ def test_other_errors_are_raised_at_once() -> None:
     ],
 )  # fmt: skip
 def test_bytes_of_the_allocation_by_its_message(message: str, expected: int | None) -> None:
-    assert asked_bytes(message) == expected
+    assert requested_bytes(message) == expected
 
 
 def test_the_limit_of_a_resource_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def test_nothing_else_gets_into_the_source(ddof: object, monkeypatch: pytest.Mon
     output = replace(spread.outputs[0], parameters=(("ddof", ddof),))
     refused = support.device_refusal(replace(spread, outputs=(output,)))
     assert refused is not None
-    assert refused.reason == "ddof is no whole number of 32 bits"
+    assert refused.reason == "ddof must be a 32-bit integer"
 
 
 def test_the_device_takes_what_the_registry_takes() -> None:
