@@ -75,7 +75,7 @@ def test_the_page_shows_what_workers_did(shown: Client) -> None:
     assert rows_in(steps) == ROWS
     assert sum(int(row[3]) for row in steps) == 6
     assert {row[2] for row in steps} == {"host"}
-    assert rows_of("finalize")
+    assert eventually(lambda: rows_of("finalize"), bool)
 
     assert model("kernels").text == ""
 
