@@ -14,6 +14,7 @@ from distributed import Client, LocalCluster
 
 import dask_gpuagg
 from tests.running import environment
+from tests.workers import workers_of
 
 # installed in a process before anything else is imported: the package is not there
 WITHOUT_THE_PACKAGE = """
@@ -74,7 +75,7 @@ def process(code: str) -> Iterator[subprocess.Popen[str]]:
 @contextlib.contextmanager
 def worker(prelude: str, client: Client, port: int = 0) -> Iterator[None]:
     """One more worker of a cluster, in whose process ``prelude`` has run first."""
-    before = len(client.scheduler_info(n_workers=-1)["workers"])
+    before = len(workers_of(client))
     address = client.scheduler.address
     with process(prelude + WORKER.format(address=address, port=port)):
         client.wait_for_workers(before + 1, timeout=60)

@@ -30,6 +30,7 @@ from tests.data import partitioned
 from tests.running import run_python
 from tests.strategies import cases
 from tests.test_properties import PLANS, check, comparable
+from tests.workers import workers_of
 
 ROWS = 2000
 
@@ -184,11 +185,11 @@ class TestUnlikeWorkers:
             port = free.getsockname()[1]
         with worker("", small, port):
             assert dask_gpuagg.check_cluster(small) is None
-            before = set(small.scheduler_info(n_workers=-1)["workers"])
-        while len(small.scheduler_info(n_workers=-1)["workers"]) > 1:
+            before = set(workers_of(small))
+        while len(workers_of(small)) > 1:
             time.sleep(0.05)
         with worker(ANOTHER_VERSION, small, port):
-            assert set(small.scheduler_info(n_workers=-1)["workers"]) == before
+            assert set(workers_of(small)) == before
             assert "has dask_gpuagg 0.0.1" in cluster_problem(small)
 
     def test_a_worker_that_does_not_answer_is_waited_for_once(self, small):

@@ -27,6 +27,7 @@ from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks
 from dask_gpuagg.reporting.runs import session
 from tests.cluster.conftest import scheduler, worker
 from tests.comparison import assert_same
+from tests.workers import workers_of
 
 ROWS, PARTITIONS = 2400, 24
 # seconds that any query here may take; a query that hangs fails its test
@@ -87,7 +88,7 @@ def right(client: Client, query: Any) -> None:
 
 
 def workers(client: Client) -> list[str]:
-    return sorted(client.scheduler_info(n_workers=-1)["workers"])
+    return sorted(workers_of(client))
 
 
 def until(happened: Callable[[], bool]) -> None:

@@ -13,6 +13,7 @@ import dask_gpuagg
 from dask_gpuagg.reporting import runs
 from dask_gpuagg.reporting.runs import session
 from tests.test_profiling import DATA, PARTITIONS, ROWS, steps
+from tests.workers import workers_of
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def test_the_latest_runs_are_the_workers(client: Any, ddf: Any) -> None:
 
 def test_workers_report_the_rows_that_are_done(client: Any, ddf: Any) -> None:
     def done() -> int:
-        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        workers = workers_of(client).values()
         return sum(worker["metrics"].get("group-by rows", 0) for worker in workers)
 
     before = sum(client.run(runs.rows_done).values())

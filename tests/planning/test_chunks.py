@@ -36,6 +36,7 @@ from dask_gpuagg.planning.bucketing import (
 )
 from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks, GroupByPartial
 from tests.comparison import same
+from tests.workers import workers_of
 
 PARTITIONS = 24
 DEVICE = 1 << 20
@@ -70,7 +71,7 @@ def held(client: Client, pdf: pd.DataFrame, workers: list[int]) -> Any:
 
     ``persist`` leaves to the scheduler where they lie, which may take an idle worker.
     """
-    addresses = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    addresses = sorted(workers_of(client))
     size, name = len(pdf) // PARTITIONS, f"held-{uuid.uuid4().hex}"
     futures = {
         (name, i): client.submit(
@@ -230,7 +231,7 @@ def test_a_query_of_files_asks_for_the_workers_once(
     bucketing._recent.clear()
     with dask.config.set({"gpuagg.chunk": 3}):
         (node,) = nodes(dd.read_parquet(tmp_path).groupby("k").v.sum(), GroupByChunks)
-        assert len(node.chunks) == len(client.scheduler_info(n_workers=-1)["workers"])
+        assert len(node.chunks) == len(workers_of(client))
         assert len(asked) == 1
         monkeypatch.setattr(bucketing, "GOOD_FOR", 0.0)
         assert nodes(dd.read_parquet(tmp_path).groupby("k").v.sum(), GroupByChunks)

@@ -22,6 +22,7 @@ from dask_gpuagg.planning.nodes import GroupByChunks
 from dask_gpuagg.tasks.tasks import ROWS_OF_A_SAMPLE
 from tests.merging import decision_of, pieces_of
 from tests.planning.test_chunks import PARTITIONS, held
+from tests.workers import workers_of
 
 GPU_BYTES = 64 << 20
 # of 24 partitions, as Dask announces them; a tree divides its result into them
@@ -52,7 +53,7 @@ def frame(groups: int, rows: int = 240_000) -> pd.DataFrame:
 
 
 def on_all(client: Client, pdf: pd.DataFrame) -> Any:
-    return held(client, pdf, list(range(len(client.scheduler_info(n_workers=-1)["workers"]))))
+    return held(client, pdf, list(range(len(workers_of(client)))))
 
 
 def tasks_and_hops(query: Any) -> tuple[int, int]:
@@ -194,7 +195,7 @@ def test_workers_without_a_gpu_count_for_nothing(
 
 
 def _sorted_workers(client: Client) -> list[Any]:
-    return [w for _, w in sorted(client.scheduler_info(n_workers=-1)["workers"].items())]
+    return [w for _, w in sorted(workers_of(client).items())]
 
 
 def test_chunks_count_the_bytes_of_columns_that_they_compute(client: Client) -> None:

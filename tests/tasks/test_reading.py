@@ -29,6 +29,7 @@ from dask_gpuagg.tasks.reading import ACTIVITY, ROWS_DONE, reading, show_progres
 from tests.comparison import same
 from tests.data import plan_of
 from tests.planning.test_chunks import QUERIES, frame, nodes
+from tests.workers import workers_of
 
 pytestmark = pytest.mark.usefixtures("plugin")
 
@@ -200,7 +201,7 @@ def client() -> Iterator[Client]:
 
 def test_a_cancelled_task_stops_reading(client: Client) -> None:
     READ.clear()
-    worker = next(iter(client.scheduler_info(n_workers=-1)["workers"]))
+    worker = next(iter(workers_of(client)))
     future = client.submit(read_much, workers=[worker])
     while len(READ) < 3:
         time.sleep(0.01)
@@ -297,5 +298,5 @@ def test_readers_are_on_the_tasks_worker(client: Client) -> None:
         with reading(parts(lambda i: get_worker().address, 6), 2) as frames:
             return {address for address, _, _ in frames}
 
-    for worker in client.scheduler_info(n_workers=-1)["workers"]:
+    for worker in workers_of(client):
         assert client.submit(run, workers=[worker], pure=False).result() == {worker}

@@ -21,6 +21,7 @@ import dask_gpuagg
 from dask_gpuagg.cuda.runtime import driver
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.worker import plugin as worker
+from tests.workers import workers_of
 
 
 def test_without_a_gpu_the_reason_is_in_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +161,7 @@ def test_a_cluster_without_gpus_runs_as_before(client: Client) -> None:
         reports: list[dict[str, str]] = []
         while len(reports) < 2:  # metrics travel with the next heartbeat
             time.sleep(0.05)
-            workers = client.scheduler_info(n_workers=-1)["workers"].values()
+            workers = workers_of(client).values()
             every = [w["metrics"] for w in workers]
             reports = [m["dask_gpuagg"] for m in every if "dask_gpuagg" in m]
         for report in reports:
