@@ -43,7 +43,7 @@ OUT = {
 KINDS = {
     "reading": ("read", "parquet", "astype"),
     "joins": ("merge", "join", "shuffle", "partition", "barrier", "transfer", "concat"),
-    "group-bys": ("group", "aggregat", "chunk", "tree", "agg"),
+    "group-bys": ("group", "agg", "chunk", "tree"),
 }
 LINES = 6_000_000
 """About so many rows has the largest table at scale 1."""

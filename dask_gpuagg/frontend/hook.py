@@ -49,12 +49,9 @@ from dask_gpuagg.frontend.transform import transform
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.bucketing import dtypes_in
 from dask_gpuagg.planning.chunks import GroupByQuery, Route
-from dask_gpuagg.planning.derived import with_derived
-from dask_gpuagg.planning.eager import with_partials
-from dask_gpuagg.planning.filters import without_filters
+from dask_gpuagg.planning.eager import with_partials, with_steps
 from dask_gpuagg.planning.lower import physical
 from dask_gpuagg.planning.route import route
-from dask_gpuagg.planning.row_groups import within_bounds
 from dask_gpuagg.reporting.events import Planned, Refused, emit, is_dry_run
 from dask_gpuagg.reporting.fallbacks import Reason, UnsupportedGroupBy, note_fallback
 from dask_gpuagg.settings import settings
@@ -147,8 +144,7 @@ def _planned(expr: Any, lowered: dict[str, Any]) -> Expr | None:
         stays = left or decision.route is Route.ALIGNED or not settings().eager_merge
         below = None if stays else sides_below(query)
         if below is None:
-            query = without_filters(_on_lowered(query, lowered, shared))
-            query = with_derived(within_bounds(query))
+            query = with_steps(_on_lowered(query, lowered, shared))
         else:
             lower = functools.partial(_on_lowered, lowered=lowered, shared=shared)
             query = with_partials(query, *below, lower)

@@ -7,6 +7,7 @@ have none of the group: here each partition gets the last rows of every group be
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ import numpy as np
 import pandas as pd
 from dask._task_spec import Task, TaskRef
 from dask.dataframe.dask_expr import _groupby as G
-from dask.dataframe.dask_expr._expr import Blockwise, Elemwise, Expr
+from dask.dataframe.dask_expr._expr import Blockwise, Expr
 from dask.dataframe.dask_expr._shuffle import RearrangeByColumn
 
 from dask_gpuagg.frontend.metadata import is_cudf
@@ -45,18 +46,18 @@ class NumberedRows(Blockwise):
         frame = self._blockwise_arg(self.frame, index)
         return Task(name, number_rows, frame, index * _ROWS_OF_A_PARTITION)
 
-    @property
+    @functools.cached_property
     def _meta(self) -> Any:
         return number_rows(self.frame._meta, 0)
 
 
-class RowsInOrder(Elemwise):
+class RowsInOrder(Blockwise):
     """A shuffled frame of numbered rows as it was before, partition by partition."""
 
     _parameters = ["frame"]
     operation = staticmethod(in_order)
 
-    @property
+    @functools.cached_property
     def _meta(self) -> Any:
         return in_order(self.frame._meta)
 

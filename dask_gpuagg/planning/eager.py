@@ -59,6 +59,11 @@ def reduced_by(sides: Sequence[Side]) -> str | None:
     return f"about {groups:,} groups of {rows:,} rows ({estimate.how})"
 
 
+def with_steps(query: GroupByQuery) -> GroupByQuery:
+    """The query with filters and derived columns below it, of the row groups that it needs."""
+    return with_derived(within_bounds(without_filters(query)))
+
+
 def with_partials(
     query: GroupByQuery,
     sides: Sequence[Side],
@@ -69,7 +74,7 @@ def with_partials(
 
     ``lower`` puts a query on physical inputs.
     """
-    below = with_derived(within_bounds(without_filters(lower(sides[-1].reduced))))
+    below = with_steps(lower(sides[-1].reduced))
     partials = partials_of(below, below.chunks)
     plans = [query.plan, *(side.reduced.plan for side in sides)]
     for place in reversed(range(len(sides))):

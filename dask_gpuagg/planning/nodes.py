@@ -186,7 +186,7 @@ class GroupByChunks(GroupByNode):
 class GroupByFinished(GroupByNode):
     """A node whose last task finishes all groups, and divides them by key hash where it has to.
 
-    Dividing them in a task of its own would take a scheduler longer than a GPU the query.
+    Dividing them in a task of its own would cost one more round of the scheduler.
     """
 
     @functools.cached_property
