@@ -4,7 +4,8 @@
 turns, and read them in every run; per query, the median over rounds of stock time divided by plugin
 time, beside the same of stock Dask and itself; and where the time of stock Dask's tasks goes.
 ``README.md`` says how to read it. The tables are made once by ``tpchgen-cli``, and kept. With
-``--engine device`` dask-cuDF runs on one GPU, shuffles by tasks, and reads money as floats.
+``--engine device`` dask-cuDF runs on one GPU, shuffles by tasks, and reads money as floats; Polars'
+GPU engine runs the queries of ``tpch_polars`` after it, on the same files.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks import arms, machine, tpch_queries
+from benchmarks import arms, machine, tpch_polars, tpch_queries
+from benchmarks.end_to_end_arms import missing as no_polars
 from benchmarks.end_to_end_cluster import DEVICE, HOST, Session
 from benchmarks.queries import Query
 from benchmarks.report import write
@@ -161,11 +163,9 @@ def shares(one: Query, tables: Tables, options: argparse.Namespace) -> dict[str,
 
 
 @contextlib.contextmanager
-def session(options: argparse.Namespace) -> Iterator[Tables]:
-    """Yield the tables while a scheduler is set."""
-    on_gpu = options.engine == DEVICE
-    folder = write_parquet(options.scale, options.parts, options.data, plain=on_gpu)
-    if not on_gpu:
+def session(options: argparse.Namespace, folder: Path) -> Iterator[Tables]:
+    """Yield the tables in a folder while a scheduler is set."""
+    if options.engine == HOST:
         with dask.config.set(scheduler="threads", num_workers=options.threads):
             yield read(folder, options.scale, decimals=options.decimals)
         return
@@ -203,7 +203,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             "gpu" if options.engine == DEVICE else "threads": {"title": title, "queries": measured}
         },
     }
-    with session(options) as tables:
+    on_gpu = options.engine == DEVICE
+    folder = write_parquet(options.scale, options.parts, options.data, plain=on_gpu)
+    peers = {} if no_polars(options.engine) else tpch_polars.queries(folder)
+    with session(options, folder) as tables:
         for name in options.queries:
             one = query(name)
             print(f"{name}: {one.title}", file=sys.stderr, flush=True)
@@ -211,6 +214,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             measured[name] = arms.measure(one, tables, options, again)
             if measured[name]["ratio"] is not None:
                 measured[name]["shares"] = shares(one, tables, options)
+            if name in peers:
+                peer = tpch_polars.timed(peers[name], options.repeats)
+                measured[name]["cudf_polars"] = peer
+                print(f"cudf-polars {peer['median']:.3f} s", file=sys.stderr, flush=True)
             write(results, options.out)
     return results
 

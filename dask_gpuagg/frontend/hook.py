@@ -38,6 +38,7 @@ from dask_gpuagg.engines.host.exchange import hashed_by_dask
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.bins import with_all_bins
 from dask_gpuagg.frontend.calls import aggregate, initialize, method
+from dask_gpuagg.frontend.casts import lower_astype
 from dask_gpuagg.frontend.contract import MAPPING, OTHER_INDEX, RELABELLING
 from dask_gpuagg.frontend.extended import ExtendedAggregation, joined
 from dask_gpuagg.frontend.merges import sides_below
@@ -81,6 +82,7 @@ def hooks() -> list[Hook]:
         (G.GroupBy, "aggregate", functools.partial(with_all_bins, "aggregate", aggregate)),
         (G.GroupBy, "transform", transform),
         (G.GroupByApply, "_lower", lower_apply),
+        (E.AsType, "_lower", lower_astype),
         (RollingReduction, "_lower", lower_rolling),
         (G.GroupBy, "__init__", initialize),
         (G.SeriesGroupBy, "__init__", initialize),
