@@ -52,7 +52,7 @@ from dask_gpuagg.planning.bucketing import dtypes_in
 from dask_gpuagg.planning.chunks import GroupByQuery, Route
 from dask_gpuagg.planning.eager import with_partials, with_steps
 from dask_gpuagg.planning.lower import physical
-from dask_gpuagg.planning.route import route
+from dask_gpuagg.planning.route import in_one_output, route
 from dask_gpuagg.reporting.events import Planned, Refused, emit, is_dry_run
 from dask_gpuagg.reporting.fallbacks import Reason, UnsupportedGroupBy, note_fallback
 from dask_gpuagg.settings import settings
@@ -106,20 +106,15 @@ def _lower_once(original: Callable[..., Any], self: Any, lowered: dict[str, Any]
     root = lowered.setdefault(_ROOT, self)
     if root is self:
         lowered[_PLACEMENT] = placement_of(root)
-    if type(self) is Repartition and _is_bare(self):
+    if type(self) is Repartition and logical.is_aggregation(self.frame):
         # Dask's own lowering would first lower the input of the group-by, merges among it
-        return lowered.setdefault(self._name, self.frame.lower_once(lowered))
+        frame = self.frame.lower_once(lowered)
+        if self.operand("new_partitions") is not None and self.new_partitions == frame.npartitions:
+            return lowered.setdefault(self._name, frame)
     planned = _planned(self, lowered) if logical.is_aggregation(self) else None
     if planned is not None:
         return lowered.setdefault(self._name, planned.lower_once(lowered))
     return original(self, lowered)
-
-
-def _is_bare(node: Any) -> bool:
-    """Whether the partitions of a node are those of the group-by below it."""
-    if not logical.is_aggregation(node.frame) or node.operand("new_partitions") is None:
-        return False
-    return bool(node.new_partitions == node.frame.npartitions)
 
 
 def _planned(expr: Any, lowered: dict[str, Any]) -> Expr | None:
@@ -138,6 +133,8 @@ def _planned(expr: Any, lowered: dict[str, Any]) -> Expr | None:
         if query.frame.npartitions == 0:
             raise Unsupported("the input has no partitions")
         decision = route(query, expr)
+        if expr._name == placement.computed and not left:
+            decision = in_one_output(decision)
         if expr._name in placement.in_order:
             # after the decision: each output is sorted by itself
             query = replace(query, plan=replace(query.plan, sort=True))
@@ -243,10 +240,14 @@ def _with_objects(query: GroupByQuery) -> GroupByQuery:
 
 @dataclass
 class Placement:
-    """Names of group-bys that stock Dask has to run, with the reason, and of those to be sorted."""
+    """Names of group-bys that stock Dask has to run, with the reason, and of those to be sorted.
+
+    ``computed`` is the one that ``compute()`` wants in one partition, if it is all of the query.
+    """
 
     stock_only: dict[str, Exception] = field(default_factory=dict)
     in_order: set[str] = field(default_factory=set)
+    computed: str | None = None
 
 
 def placement_of(root: Any) -> Placement:
@@ -255,6 +256,8 @@ def placement_of(root: Any) -> Placement:
     A group-by may be lowered before all that combine it.
     """
     placement = Placement()
+    if type(root) is Repartition and root.operand("new_partitions") == 1:
+        placement.computed = root.frame._name
     # collections that are computed together are not combined
     for result in root.operands if isinstance(root, _ExprSequence) else [root]:
         group_bys = _group_bys(result)

@@ -500,6 +500,13 @@ def route(query: GroupByQuery, expr: Any) -> Routing:
     return Routing(kind, outputs, f"split_out={split_out} was asked for")
 
 
+def in_one_output(decision: Routing) -> Routing:
+    """The decision where all outputs would be brought together at once."""
+    if decision.route is Route.ALIGNED:
+        return decision
+    return replace(decision, outputs=1, pieces=max(decision.pieces, decision.outputs))
+
+
 def _aligned(decision: Routing) -> Routing:
     reason = f"the input is partitioned by the keys; {decision.reason}"
     return replace(decision, route=Route.ALIGNED, reason=reason)
