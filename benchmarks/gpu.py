@@ -141,4 +141,4 @@ def engine_arm(
         lazy = dask_cudf.from_cudf(frame.head(10), npartitions=1)
         read = logical.read(lazy.groupby(keys, observed=True, **options).agg(spec).expr)
     shape = shape_of(read.meta)
-    return lambda: gpuagg_direct(frame, *keys, plan=read.plan, shape=shape)
+    return lambda: gpuagg_direct(frame, None, *keys, plan=read.plan, shape=shape)

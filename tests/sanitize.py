@@ -183,19 +183,6 @@ def queries(rows: pd.DataFrame, copies: bool) -> Iterator[tuple[str, Callable[[]
 
     yield "by steps of strided", stepped
 
-    def by_dictionary() -> None:
-        from dask_gpuagg.cuda import dictionary
-
-        few = patch.multiple(dictionary, DICTIONARY_FROM=0, _FEWEST_BEFORE=1 << 10)
-        # the second time it is known how many strings there are
-        with few:
-            for _ in range(2):
-                made, run = aggregated(rows, ["name"], wanted, on_device=copied)
-                assert_equal(made, by_pandas(rows, ["name"], wanted))
-                assert "numbers of a dictionary" in run.decision.why, run.decision.why
-
-    yield "by a dictionary", by_dictionary
-
     def exact(name: str, key: str) -> None:
         made, _ = aggregated(rows, [key], {"f": ["exact_total"]}, name, on_device=copied)
         expected = rows.groupby(key).f.apply(math.fsum)

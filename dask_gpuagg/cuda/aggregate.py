@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -36,16 +35,9 @@ from dask_gpuagg.cuda.choice.choose import with_less_memory
 from dask_gpuagg.cuda.choice.costs import known
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, Partitioned, Sgb, SpEga
 from dask_gpuagg.cuda.choice.summary import KeySummary
-from dask_gpuagg.cuda.dictionary import (
-    dictionary_of,
-    is_known,
-    may_have_dictionary,
-    units_of_dictionary,
-)
 from dask_gpuagg.cuda.keys import narrowest_keys
 from dask_gpuagg.cuda.keys.ranges import RangedKeys, combinations, remember_out_of_range
 from dask_gpuagg.cuda.keys.words import Keys, representations_of
-from dask_gpuagg.cuda.query.forms import HASHED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.structs import Args, Counters
 from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST
@@ -118,20 +110,16 @@ def aggregate(
     run = run._replace(seconds=time.perf_counter() - started)
     made_keys, outputs = write(call, counters)
     made_keys = keys.decoded(call, made_keys, run.groups)
-    if keys.why:
-        why = f"{keys.why}; {run.decision.why}"
-        run = run._replace(decision=replace(run.decision, why=why))
     codes = encode(call, run.groups) if encoded else None
-    return Aggregated(made_keys, outputs, run, keys.is_gathered, codes)
+    return Aggregated(made_keys, outputs, run, keys.query.form.is_gathered, codes)
 
 
 def prepare(queries: Iterable[Query], *units: str) -> None:
     """Compile, side by side, or load some units that calls of many rows need, or all."""
     device, units_of_queries = current_device(), []
     for query in queries:
-        forms = [(form, units) for form in representations_of(query)]
-        for form, likely in (*forms, *units_of_dictionary(query, many_keys=False)):
-            units_of_queries.append((kernels_of(form, device), likely))
+        forms = representations_of(query)
+        units_of_queries += [(kernels_of(form, device), units) for form in forms]
     kernels.prepare(units_of_queries)
 
 
@@ -259,27 +247,14 @@ class Ladder:
     def _forms(self) -> Iterator[Keys]:
         """The keys in narrower forms first, by row last."""
         columns, requested, auto = self.columns, self.requested, self.forced == "auto"
-        texts = auto and not self.encoded and may_have_dictionary(columns, requested)
-        if texts and is_known(columns, requested):
-            yield from self._by_dictionary()
         narrowest = Keys(requested)
         if requested.form.made_words and columns.rows >= summary.SAMPLED_FROM:
             slots = auto or self.forced in ("direct", "pgb", "pgb_ur", "pgb_fold")
             narrowest = narrowest_keys(columns.call(requested), slots and not self.encoded)
-        if texts and narrowest.query.form == HASHED:
-            yield from self._by_dictionary()
         keys: Keys | None = narrowest
         while keys is not None:
             yield keys
             keys = keys.wider(columns)
-
-    def _by_dictionary(self) -> Iterator[Keys]:
-        """The strings as numbers of a dictionary, if there is one."""
-        dictionary = None
-        with suppress(MemoryError):  # hashed strings need no numbers beside them
-            dictionary = dictionary_of(self.columns, self.requested)
-        if dictionary is not None:
-            yield dictionary
 
     def _of_form(self, keys: Keys, call: Call) -> Iterator[Attempt]:
         """Attempts with the keys in one form; the last is one whose words were ambiguous.

@@ -14,10 +14,8 @@ from dask_gpuagg.cuda.choice import choose, summary
 from dask_gpuagg.cuda.choice.costs import known
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Partitioned
 from dask_gpuagg.cuda.choice.summary import KeySummary
-from dask_gpuagg.cuda.dictionary import by_numbers, may_serve
 from dask_gpuagg.cuda.keys.words import representations_of
-from dask_gpuagg.cuda.query.forms import HASHED
-from dask_gpuagg.cuda.query.instantiations import CORE, DICTIONARY, first_units, unit_of
+from dask_gpuagg.cuda.query.instantiations import CORE, first_units, unit_of
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.runtime.driver import Device, current_device
 from dask_gpuagg.cuda.runtime.kernels import kernels_of
@@ -25,7 +23,7 @@ from dask_gpuagg.cuda.runtime.kernels import kernels_of
 # However many the groups are: the sample, and what shows and makes a representation of the keys.
 _ALWAYS = (CORE, "sample", "bytes", "ranges", "codes")
 # What else a call may launch, whatever was decided.
-_SOMETIMES = ("words", "verify", "count", "lphga", "absorb")
+_SOMETIMES = ("words", "count", "lphga", "absorb")
 
 # Queries, with units of their kernels.
 Units = list[tuple[Query, str]]
@@ -56,13 +54,6 @@ def likely(query: Query, rows: int, groups: int | None, device: Device) -> Units
     requested = representations_of(query)[:2]
     surely = [(form, unit) for unit in _ALWAYS for form in requested]
     decided = [_decided(form, rows, groups, device) for form in requested]
-    if may_serve(query, rows, groups):
-        numbers = by_numbers(query)
-        surely += [(numbers, CORE), (numbers, "sample")]
-        surely += [(query.texts, unit) for unit in ("sample", *DICTIONARY)]
-        decided.append(_decided(numbers, rows, groups, device))
-        # their numbers are grouped instead
-        decided.sort(key=lambda units: bool(units) and units[0][0].form == HASHED)
     sometimes: Units = []
     if groups is not None:
         sometimes = [(form, unit) for unit in _SOMETIMES for form in requested]

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from dask_gpuagg.cuda.dictionary import units_of_dictionary
 from dask_gpuagg.cuda.keys.words import representations_of
 from dask_gpuagg.cuda.query.canonical import canonical
 from dask_gpuagg.cuda.query.instantiations import TranslationUnit, first_units, selecting, sorting
@@ -211,9 +210,7 @@ def units_of(keys: str, everything: bool) -> list[TranslationUnit]:
     """The different translation units of the common queries by a key."""
     sources: dict[tuple[str, ...], TranslationUnit] = {}
     for requested, of_rows in common(keys):
-        queries = (
-            units_of_dictionary(requested, everything) if of_rows and requested.outputs else []
-        )
+        queries = []
         for query in representations_of(requested):
             likely = first_units(query.units, of_rows, everything)
             if not query.outputs:

@@ -23,7 +23,6 @@ template <class N, u32 I> struct InputOf<MomentsOf<N, OfValues<I>>> {
 template <class S> struct Numbered { static constexpr bool value = false; };
 template <u32 I> struct Numbered<FirstRow<I>> { static constexpr bool value = true; };
 template <u32 I> struct Numbered<LastRow<I>> { static constexpr bool value = true; };
-template <> struct Numbered<AnyRow> { static constexpr bool value = true; };
 template <class... S> struct Numbered<States<S...>> {
     static constexpr bool value = (Numbered<S>::value || ... || false);
 };

@@ -90,13 +90,6 @@ template <u32 I, u32 ADDED> struct NumberOf {
         return cell<I>(row).valid;
     }
 };
-struct AnyNumber {
-    template <class R, class F> static GPUAGG_INLINE bool take(const R&, u32 number, F& x) {
-        x = number;
-        return true;
-    }
-};
-
 // A state of one field, of which every replica has a copy, or a slot has one.
 template <class F, class Operation, class Source, bool REPLICATED> struct Cell {
     struct Value { F x; };
@@ -143,9 +136,6 @@ template <u32 I> struct All : OneCopy<u32, AllTrue, Truth<I>> {};
 template <u32 I> struct FirstRow : OneCopy<u32, Least<u32, NONE>, NumberOf<I, 0>> {};
 // One more than the row's number, so that 0 is "no row".
 template <u32 I> struct LastRow : OneCopy<u32, Greatest<u32, 0>, NumberOf<I, 1>> {};
-// The first row of a group, whatever its values are.
-struct AnyRow : OneCopy<u32, Least<u32, NONE>, AnyNumber> {};
-
 // A word that all rows of a group have in common, or that they differ: no row's word is one of these.
 constexpr u64 NO_WITNESS = ~0ull;
 constexpr u64 CONFLICT = ~1ull;
@@ -171,6 +161,26 @@ template <u32 I> struct WordOf {
     }
 };
 template <u32 I> struct Witness : OneCopy<u64, Agreement, WordOf<I>> {};
+
+// The least number of a group's rows, below a check of their keys that all of them have in common: in the
+// high half, and never 0 there.
+constexpr u64 UNLIKE = 0;
+struct AgreementAbove {
+    static constexpr u64 identity = NO_WITNESS;
+    static GPUAGG_INLINE bool alike(u64 a, u64 b) {
+        return a == NO_WITNESS || b == NO_WITNESS || ((a ^ b) >> 32) == 0;
+    }
+    static GPUAGG_INLINE void apply(u64& a, u64 b) {
+        a = !alike(a, b) ? UNLIKE : b < a ? b : a;
+    }
+    template <class S> static GPUAGG_INLINE void merge(S, u64* cell, u64 v) {
+        u64 held = peek(cell);
+        if (v < held) held = atomicMin(cell, v);
+        // whatever others write meanwhile, nothing is less
+        if (!alike(held, v)) atomicMin(cell, UNLIKE);
+    }
+};
+template <u32 I> struct CheckedRow : OneCopy<u64, AgreementAbove, WordOf<I>> {};
 
 // decimal128: the low word's carry goes into the high word.
 template <u32 I> struct WideSum {

@@ -56,7 +56,8 @@ GPUAGG_INLINE void see(StringColumn<Offset, COLUMN, MASKED>, const Column* colum
 }
 
 template <class K> struct BytesOf;
-template <bool KEEP, u32 W, u32 STATE, class... C> struct BytesOf<Hashed<KEEP, W, STATE, C...>> {
+template <bool KEEP, u32 W, u32 CHECKS, u32 STATE, class... C>
+struct BytesOf<Hashed<KEEP, W, CHECKS, STATE, C...>> {
     static GPUAGG_INLINE void take(const Column* columns, u64 row, bool is_row, Seen* seen) {
         u32 i = 0;
         (see(C{}, columns, row, is_row, seen + i++), ...);

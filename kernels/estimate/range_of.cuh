@@ -34,8 +34,8 @@ struct RangesOf<Wide<KEEP, W, WITNESSES, STATE, C...>> {
         ((range_of<C>(columns, row, is_row, bounds + i, bounds + i + 1), i += 2), ...);
     }
 };
-template <bool KEEP, u32 W, u32 STATE, class... C>
-struct RangesOf<Hashed<KEEP, W, STATE, C...>> {
+template <bool KEEP, u32 W, u32 CHECKS, u32 STATE, class... C>
+struct RangesOf<Hashed<KEEP, W, CHECKS, STATE, C...>> {
     static GPUAGG_INLINE void take(const Column* columns, u64 row, bool is_row, u64* bounds) {
         u32 i = 0;
         ((range_of<C>(columns, row, is_row, bounds + i, bounds + i + 1), i += 2), ...);

@@ -6,9 +6,42 @@
 
 namespace gpuagg {
 
+// What a null is hashed as.
 constexpr u64 NULL_HASH = 0x9e3779b97f4a7c15ull;
+// A second multiplier, of as even spread as GOLDEN: 2**64 over the silver ratio.
+GPUAGG_INLINE u64 mix_high(u64 x) { return (x ^ (x >> 32)) * 0x6a09e667f3bcc909ull; }
 
-GPUAGG_INLINE u64 chain(u64 hash, u64 word) { return scramble(hash ^ word) + NULL_HASH; }
+// A linear function of up to nine words, by 32 bits each (Carter and Wegman 1979, section 1: its factors
+// are any odd numbers), mixed between columns and between stretches of a string. FROM: its factors.
+template <u32 FROM> struct LinearHash {
+    u64 sum = 0;
+    static GPUAGG_INLINE u32 factor(u32 i) {
+        return static_cast<u32>(scramble((FROM + i) * GOLDEN) >> 32) | 1u;
+    }
+    GPUAGG_INLINE void next() { sum = mix(sum); }
+    GPUAGG_INLINE void add(u64 word, u32 place) {
+        sum += static_cast<u64>(static_cast<u32>(word)) * factor(2 * place);
+        sum += static_cast<u64>(static_cast<u32>(word >> 32)) * factor(2 * place + 1);
+    }
+};
+struct OneHash {
+    LinearHash<1> first;
+    GPUAGG_INLINE void next() { first.next(); }
+    GPUAGG_INLINE void add(u64 word, u32 place) { first.add(word, place); }
+    GPUAGG_INLINE u64 word() const { return scramble(first.sum); }
+};
+struct TwoHashes : OneHash {
+    LinearHash<101> second;
+    GPUAGG_INLINE void next() {
+        OneHash::next();
+        second.next();
+    }
+    GPUAGG_INLINE void add(u64 word, u32 place) {
+        OneHash::add(word, place);
+        second.add(word, place);
+    }
+    GPUAGG_INLINE u32 check() const { return static_cast<u32>(scramble(second.sum) >> 32); }
+};
 
 // Fixed-width columns reuse KeyColumn. i128 (decimal128) has its own bits.
 template <class C> struct Whole {
@@ -19,38 +52,13 @@ template <class C> struct Whole {
         if constexpr (Traits<T>::floating) null = null || is_nan(load<T>(column, row));
         return null;
     }
-    static GPUAGG_INLINE u64 hash(const Column& column, i64 row, u64 h) {
+    template <class H> static GPUAGG_INLINE void hash(const Column& column, i64 row, H& h) {
         if constexpr (sizeof(T) == 16) {
             const u128 v = static_cast<u128>(load<T>(column, row));
-            return chain(chain(h, static_cast<u64>(v)), static_cast<u64>(v >> 64));
+            h.add(static_cast<u64>(v), 0);
+            h.add(static_cast<u64>(v >> 64), 1);
         } else {
-            return chain(h, KeyBits<T>::of(load<T>(column, row)));
-        }
-    }
-    // The words of a key in a slot: see ByRow::put_key.
-    static GPUAGG_INLINE bool put(const Column& column, i64 row, u64* to, u32 most, u32& n) {
-        constexpr u32 NEEDED = (sizeof(T) == 16 ? 2 : 1) + (C::nullable ? 1 : 0);
-        if (n + NEEDED > most) return false;
-        if constexpr (C::nullable) to[n++] = 0;
-        if constexpr (sizeof(T) == 16) {
-            const u128 v = static_cast<u128>(load<T>(column, row));
-            to[n++] = static_cast<u64>(v);
-            to[n++] = static_cast<u64>(v >> 64);
-        } else {
-            to[n++] = KeyBits<T>::of(load<T>(column, row));
-        }
-        return true;
-    }
-    static GPUAGG_INLINE bool is(const Column& column, i64 row, const u64* held, u32& n) {
-        if constexpr (C::nullable)
-            if (__ldg(held + n++) != 0) return false;
-        if constexpr (sizeof(T) == 16) {
-            const u128 v = static_cast<u128>(load<T>(column, row));
-            n += 2;
-            return __ldg(held + n - 2) == static_cast<u64>(v) &&
-                   __ldg(held + n - 1) == static_cast<u64>(v >> 64);
-        } else {
-            return __ldg(held + n++) == KeyBits<T>::of(load<T>(column, row));
+            h.add(KeyBits<T>::of(load<T>(column, row)), 0);
         }
     }
     static GPUAGG_INLINE bool equal(const Column& column, i64 a, i64 b) {
@@ -148,46 +156,23 @@ template <class Offset, u32 COLUMN, bool MASKED> struct Whole<StringColumn<Offse
     // Words that are read together to hash a string, and to compare two.
     static constexpr u32 HASHED = 8, COMPARED = 4;
     // Its length is hashed and compared too.
-    static GPUAGG_INLINE u64 hash(const Column& column, i64 row, u64 h) {
+    template <class H> static GPUAGG_INLINE void hash(const Column& column, i64 row, H& h) {
         const Text t = text(&column, row);
-        h = chain(h, t.length);
+        h.add(t.length, HASHED);
 #pragma unroll 1
         for (u64 i = 0; i < t.length; i += 8 * HASHED) {
+            if (i) h.next();
+            const u64 rest = t.length - i;
+            const u32 left = rest < 8 * HASHED ? static_cast<u32>(rest) : 8 * HASHED;
+            const u32 count = (left + 7) / 8;
             u64 word[HASHED];
-            words(t, i, word);
+            raw_words(t, i, count, word);
 #pragma unroll
-            for (u32 p = 0; p < HASHED; ++p)
-                if (i + 8 * p < t.length) h = chain(h, word[p]);
+            for (u32 p = 0; p < HASHED; ++p) {
+                if (p >= count) break;
+                h.add(p + 1 < count ? word[p] : word[p] & present(p, left), p);
+            }
         }
-        return h;
-    }
-    static GPUAGG_INLINE bool put(const Column& column, i64 row, u64* to, u32 most, u32& n) {
-        const Text t = text(&column, row);
-        if (n + 1 + (t.length + 7) / 8 > most) return false;
-        to[n++] = t.length;
-#pragma unroll 1
-        for (u64 i = 0; i < t.length; i += 8 * COMPARED) {
-            u64 word[COMPARED];
-            words(t, i, word);
-#pragma unroll
-            for (u32 p = 0; p < COMPARED; ++p)
-                if (i + 8 * p < t.length) to[n++] = word[p];
-        }
-        return true;
-    }
-    static GPUAGG_INLINE bool is(const Column& column, i64 row, const u64* held, u32& n) {
-        const Text t = text(&column, row);
-        if (__ldg(held + n++) != t.length) return false;
-#pragma unroll 1
-        for (u64 i = 0; i < t.length; i += 8 * HASHED) {
-            u64 word[HASHED], differs = 0;
-            words(t, i, word);
-#pragma unroll
-            for (u32 p = 0; p < HASHED; ++p)
-                if (i + 8 * p < t.length) differs |= word[p] ^ __ldg(held + n++);
-            if (differs) return false;
-        }
-        return true;
     }
     static GPUAGG_INLINE bool equal(const Column& column, i64 a, i64 b) {
         const Text x = text(&column, a), y = text(&column, b);
@@ -209,26 +194,28 @@ template <bool KEEP_NULLS, class... K> struct ByRow {
     static constexpr bool by_row = true;
     static constexpr u32 columns = sizeof...(K);
 
-    template <class C>
-    static GPUAGG_INLINE void append(const Column* from, i64 row, u64& h, bool& dropped) {
+    template <class C, class H>
+    static GPUAGG_INLINE void append(const Column* from, i64 row, H& h, bool& dropped) {
         const Column& column = from[C::column];
+        h.next();
         if (C::nullable && Whole<C>::missing(column, row)) {
-            h = chain(h, NULL_HASH);
+            h.add(NULL_HASH, 0);
             if constexpr (!KEEP_NULLS) dropped = true;
         } else {
-            h = Whole<C>::hash(column, row, h);
+            Whole<C>::hash(column, row, h);
         }
     }
 
-    static GPUAGG_INLINE u64 hash(const Column* from, i64 row, bool& dropped) {
-        u64 h = 0;
+    template <class H>
+    static GPUAGG_INLINE H hash(const Column* from, i64 row, bool& dropped) {
+        H h;
         (append<K>(from, row, h, dropped), ...);
         return h;
     }
 
     static GPUAGG_INLINE Probe probe(const Column* from, i64 row) {
         bool dropped = false;
-        const u64 h = hash(from, row, dropped);
+        const u64 h = hash<OneHash>(from, row, dropped).word();
         const u64 word = (static_cast<u64>(row) << 32) | (h >> 32);
         // rows are below 2**31, so no word is EMPTY
         return {dropped ? EMPTY : word, static_cast<u32>(h), dropped ? Kind::drop : Kind::key};
@@ -252,36 +239,6 @@ template <bool KEEP_NULLS, class... K> struct ByRow {
         if (static_cast<u32>(held) != static_cast<u32>(wanted.word)) return false;
         const i64 a = static_cast<i64>(held >> 32), b = static_cast<i64>(wanted.word >> 32);
         return a == b || equal_rows(from, a, b);
-    }
-
-    // What a null puts where other keys have the length of a string or 0.
-    static constexpr u64 MISSING = ~0ull;
-    template <class C>
-    static GPUAGG_INLINE bool put_column(const Column* from, i64 row, u64* to, u32 most, u32& n) {
-        if (C::nullable && Whole<C>::missing(from[C::column], row)) {
-            if (n == most) return false;
-            to[n++] = MISSING;
-            return true;
-        }
-        return Whole<C>::put(from[C::column], row, to, most, n);
-    }
-    template <class C>
-    static GPUAGG_INLINE bool is_column(const Column* from, i64 row, const u64* held, u32& n) {
-        if (C::nullable && Whole<C>::missing(from[C::column], row))
-            return __ldg(held + n++) == MISSING;
-        return Whole<C>::is(from[C::column], row, held, n);
-    }
-
-    // Writes a row's key as words that no other key has; 0 if they are more than `most`, otherwise
-    // how many they are.
-    static GPUAGG_INLINE u32 put_key(const Column* from, i64 row, u64* to, u32 most) {
-        u32 n = 0;
-        return (put_column<K>(from, row, to, most, n) && ...) ? n : 0;
-    }
-    // Whether a row has the key that was written.
-    static GPUAGG_INLINE bool has_key(const Column* from, i64 row, const u64* held) {
-        u32 n = 0;
-        return (is_column<K>(from, row, held, n) && ...);
     }
 
     static GPUAGG_INLINE bool equal_rows(const Column* from, i64 a, i64 b) {

@@ -1,7 +1,6 @@
 // Keys wider than one word: a separate pass makes a word of every row's key, and all kernels group
-// by these words. That rows of one word have one key is not assumed but checked: by a second word
-// where both together are the key, else by comparing every row with the first one of its group.
-// Whatever is in doubt raises a flag, on which the host starts again with keys by row.
+// by these words. That rows of one word have one key is checked by a second word: both together are
+// the key, or two hashes of it. Whatever is in doubt raises a flag, on which the host starts again with keys by row.
 #pragma once
 
 #include "aggregate/list.cuh"
@@ -28,9 +27,6 @@ template <u32 WORDS> struct MadeWord {
         static_cast<u64*>(const_cast<void*>(columns[WORDS].data))[row] = word;
     }
 };
-
-// A second multiplier, of as even spread: 2**64 over the silver ratio.
-GPUAGG_INLINE u64 mix_high(u64 x) { return (x ^ (x >> 32)) * 0x6a09e667f3bcc909ull; }
 
 // 128 bits. The word and the witness, a column that is an input of the states too, are a bijection of
 // them; the groups' witnesses are kept by state STATE.
@@ -164,16 +160,22 @@ template <bool KEEP_NULLS> struct UnpackWide {
     }
 };
 
-// Strings, and keys of more than 128 bits: the word is a hash, and state STATE keeps the first row
-// of each group, from which the key columns are gathered.
-template <bool KEEP_NULLS, u32 WORDS, u32 STATE, class... K> struct Hashed : MadeWord<WORDS> {
+// Strings, and keys of more than 128 bits: the word is a hash, and beside it a second one of 32 bits
+// checks that a group has one key. Two keys share both with a probability of 2**-96. State STATE keeps
+// the check with the number of a row, from which the key columns are gathered.
+template <bool KEEP_NULLS, u32 WORDS, u32 CHECKS, u32 STATE, class... K>
+struct Hashed : MadeWord<WORDS> {
     using Rows = ByRow<KEEP_NULLS, K...>;
     static constexpr u32 state = STATE;
 
     static GPUAGG_INLINE bool make(const Column* from, i64 row) {
         bool dropped = false;
-        const u64 hash = Rows::hash(from, row, dropped);
-        MadeWord<WORDS>::put_word(from, row, dropped ? EMPTY : hash == EMPTY ? 0ull : hash);
+        const TwoHashes hash = Rows::template hash<TwoHashes>(from, row, dropped);
+        const u64 word = hash.word() == EMPTY ? 0ull : hash.word();
+        const u32 check = hash.check();
+        MadeWord<WORDS>::put_word(from, row, dropped ? EMPTY : word);
+        MadeWord<CHECKS>::put_word(
+            from, row, static_cast<u64>(check ? check : 1u) << 32 | static_cast<u32>(row));
         return true;
     }
 };

@@ -41,6 +41,9 @@ template <class S> struct Ambiguous {
 template <u32 I> struct Ambiguous<Witness<I>> {
     static GPUAGG_INLINE bool of(const typename Witness<I>::Value& v) { return v.x == CONFLICT; }
 };
+template <u32 I> struct Ambiguous<CheckedRow<I>> {
+    static GPUAGG_INLINE bool of(const typename CheckedRow<I>::Value& v) { return v.x == UNLIKE; }
+};
 template <> struct Ambiguous<States<>> {
     static GPUAGG_INLINE bool of(const States<>::Value&) { return false; }
 };
@@ -173,16 +176,20 @@ template <bool KEEP, u32 W, u32 WITNESSES, u32 STATE, u32 RANGES, class... C>
 struct KeyStates<WideRanged<KEEP, W, WITNESSES, STATE, RANGES, C...>> {
     static constexpr u64 bits = bit_of(STATE);
 };
+template <bool KEEP, u32 W, u32 CHECKS, u32 STATE, class... C>
+struct KeyStates<Hashed<KEEP, W, CHECKS, STATE, C...>> {
+    static constexpr u64 bits = bit_of(STATE);
+};
 // Codes, from which output/coded.cuh makes the key columns.
 template <class L, bool KEEP, u32 W, class... C>
 GPUAGG_INLINE void write_key(Coded<KEEP, W, C...>, const Column*, const Target* to, u32 group,
                              const Probe& probe, const typename L::Value&, bool is_group) {
     put(*to, group, unmix(probe.word), true, is_group);
 }
-template <class L, bool KEEP, u32 W, u32 STATE, class... C>
-GPUAGG_INLINE void write_key(Hashed<KEEP, W, STATE, C...>, const Column*, const Target* to,
+template <class L, bool KEEP, u32 W, u32 CHECKS, u32 STATE, class... C>
+GPUAGG_INLINE void write_key(Hashed<KEEP, W, CHECKS, STATE, C...>, const Column*, const Target* to,
                              u32 group, const Probe&, const typename L::Value& v, bool is_group) {
-    put(*to, group, static_cast<i32>(Nth<STATE, L>::of(v).x), true, is_group);
+    put(*to, group, static_cast<i32>(static_cast<u32>(Nth<STATE, L>::of(v).x)), true, is_group);
 }
 template <class L, bool KEEP, class... C>
 GPUAGG_INLINE void write_key(ByRow<KEEP, C...>, const Column*, const Target* to, u32 group,

@@ -265,10 +265,6 @@ def _counts() -> Iterator[tuple[str, Query]]:
     for label, keys in {"strings": (string(),), "decimal128": (key("i128", True),)}.items():
         for number, wanted in {"1 aggregation": ONE, "the usual ones": USUAL}.items():
             yield f"{number} by {label}, by row", replace(of(keys, wanted), chosen=BY_ROW)
-    for keep_nulls in (False, True):
-        nulls = "nulls kept" if keep_nulls else "nulls dropped"
-        yield f"large strings as numbers, {nulls}", of((string("i64", True),), {}, keep_nulls).texts
-        yield f"strings as numbers, {nulls}", of((string(),), {}, keep_nulls).texts
     ranged = {
         "two of 64 bits": INT64 * 2,
         "three with nulls": (key("i64", True), key("u8"), key("i32", True)),

@@ -9,7 +9,6 @@ import pytest
 from dask_gpuagg.cuda.ahead import likely
 from dask_gpuagg.cuda.query.forms import CODED
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import KeyPart
 from tests.cuda.choice.test_choose import H200
 from tests.cuda.specialisations import TABLE
 
@@ -45,23 +44,16 @@ def test_keys_side_by_side_and_far_apart() -> None:
     assert "direct_global" in units_of(ONE, 5 * 10**7, 10**6)
 
 
-def test_strings_as_numbers_of_a_dictionary_or_hashed() -> None:
+def test_strings_are_coded_or_hashed() -> None:
     rows = 10**8
     coded = replace(TEXTS, chosen=CODED)
-    numbers = replace(TEXTS, keys=(KeyPart("u32", False),))
     found = likely(TEXTS, rows, 1_000, H200)
-    assert {query for query, _ in found} == {TEXTS, coded, TEXTS.texts, numbers}
-    dictionary = {"sample", "dictionary", "encode_near", "encode_far"}
-    assert units_of(TEXTS, rows, 1_000, of=TEXTS.texts) == dictionary
+    assert {query for query, _ in found} == {TEXTS, coded}
+    assert (TEXTS, "hgb") in found
     assert "direct_shared" in units_of(TEXTS, rows, 1_000, of=coded)
-    assert "direct_shared" in units_of(TEXTS, rows, 1_000, of=numbers)
-    # their numbers are grouped, if they can be
-    assert found.index((TEXTS, "hgb")) > found.index((numbers, "direct_shared"))
-    assert found.index((TEXTS, "verify")) > found.index((TEXTS, "hgb"))
-    # too many of them for a dictionary
     found = likely(TEXTS, rows, rows, H200)
     assert {query for query, _ in found} == {TEXTS, coded}
-    assert {(TEXTS, "scatter_wide"), (TEXTS, "aggregate")} <= set(found)
+    assert {(TEXTS, "scatter_wide"), (TEXTS, "fold")} <= set(found)
 
 
 @pytest.mark.parametrize("groups", [None, 0, 1, 3_000, 10**5, 10**7, 10**8])

@@ -25,7 +25,6 @@ from dask_gpuagg.cuda.query.structs import Args, Counters
 from dask_gpuagg.cuda.sampling import repeat
 from tests.cuda.choice.test_choose import H200
 from tests.cuda.choice.test_tables import SUM, dense
-from tests.cuda.specialisations import ONE, of, string
 
 PAIRS = KeySummary(1_000, 1_000, 0.0, 0.0, bounds=(0, 2**40))
 HGB = Hgb(
@@ -76,7 +75,6 @@ def run_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Algorithm], None]:
         monkeypatch.setattr(attempts, "zero", lambda *_: None)
         monkeypatch.setattr(words, "make_words", lambda call, *_: call.allocate(8))
         monkeypatch.setattr(codes, "make_words", lambda *_: None)
-        monkeypatch.setattr(words, "verified", lambda call, counters: counters)
         monkeypatch.setattr(attempts, "sampled", lambda *_: False)
         monkeypatch.setattr(attempts, "narrowest_keys", lambda call, _: Keys(call.query))
         for module in (attempts, ranges):
@@ -219,16 +217,3 @@ def test_another_kernel_where_rows_do_not_admit_the_first(
     assert [isinstance(d, of) for d, of in zip(tried[1:], then, strict=True)] == [True] * len(then)
     assert not any(isinstance(d, Partitioned) and d.window for d in tried[1:])
     assert len(columns.calls) == 1
-
-
-@pytest.mark.parametrize(("forced", "encoded"), [("hgb", False), ("auto", True)])
-def test_no_dictionary_where_rows_are_looked_up_or_a_kernel_is_forced(
-    forced: str, encoded: bool, run_by: Callable[[Algorithm], None], monkeypatch: Any
-) -> None:
-    asked = of([string()], ONE)
-    run_by(lambda call, decision: done(decision))
-    monkeypatch.setattr(attempts, "may_have_dictionary", lambda *_: True)
-    monkeypatch.setattr(attempts, "is_known", lambda *_: pytest.fail("it was asked for"))
-    monkeypatch.setattr(attempts, "dictionary_of", lambda *_: pytest.fail("it was made"))
-    columns: Any = Columns()
-    assert attempts.group(columns, asked, forced, encoded).call.query == asked

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from dask_gpuagg.cuda.dictionary import forget_dictionaries
 from dask_gpuagg.cuda.runtime import driver
 from dask_gpuagg.cuda.sampling import repeat
 
@@ -34,7 +33,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _without_expectations() -> None:
     """No decision is reused from another test's rows."""
     repeat.forget()
-    forget_dictionaries()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -3,7 +3,7 @@
 Wu 2025 (section 5.2) chooses by a tree over the number of groups, Karnagel 2015 (section 4) by
 rules of capacity and contention. Here both are counts of work times a device's constants, so that
 the borders lie where two sums are equal, on each device elsewhere. Times are of the kernels that
-the choice is between: making words of keys and verifying them cost the same whichever is chosen.
+the choice is between: making words of keys costs the same whichever is chosen.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from dask_gpuagg.cuda.choice.decision import (
 )
 from dask_gpuagg.cuda.choice.summary import SEGMENTS, KeySummary, null_slot, window
 from dask_gpuagg.cuda.query import tuning
-from dask_gpuagg.cuda.query.forms import BY_ROW, HASHED, PACKED
+from dask_gpuagg.cuda.query.forms import BY_ROW, PACKED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import Device
@@ -311,12 +311,9 @@ def copied_bytes(query: Query) -> int:
 def writes_columns(query: Query, decision: Partitioned) -> bool:
     """Whether partitions write columns themselves, in which there are no nulls.
 
-    Their groups are final only if no other rows have the same keys; and strings whose hashes are
-    verified need the states for it.
+    Their groups are final only if no other rows have the same keys.
     """
-    if query.form == HASHED:
-        return False
-    if isinstance(decision, PgbFold) and (query.form.is_gathered or not query.can_fold_outputs):
+    if isinstance(decision, PgbFold) and not query.can_fold_outputs:
         return False
     return not any(nullable for _, nullable in query.columns_out)
 

@@ -49,7 +49,7 @@ class Form:
     @property
     def has_witness(self) -> bool:
         """Whether words have a second half, which is the last input."""
-        return self.verifier == "Witness"
+        return bool(self.verifier)
 
     @property
     def has_steps(self) -> bool:
@@ -67,8 +67,8 @@ class Form:
         return words + state + ([place + (self.made_words > 0)] if self.ranges else [])
 
 
-_NO_WORDS = ("words", "codes", "verify")
-_MADE_WORDS = ("codes", "verify", *OF_PACKED_KEYS, *OF_NUMBERED_KEYS)
+_NO_WORDS = ("words", "codes")
+_MADE_WORDS = ("codes", *OF_PACKED_KEYS, *OF_NUMBERED_KEYS)
 
 # the columns' own bits in one 64-bit word
 PACKED = Form(
@@ -91,20 +91,20 @@ CODED = Form(
     key_ctype="u64",
     has_numbers=True,
     is_checked_early=True,
-    lacks=("words", "verify", *OF_PACKED_KEYS),
+    lacks=("words", *OF_PACKED_KEYS),
 )
 # a word and a witness, 128 bits together
 WIDE = Form("Wide", made_words=2, verifier="Witness", lacks=_MADE_WORDS)
 # of the distances of the columns' values from their least ones
 WIDE_RANGED = replace(WIDE, name="WideRanged", ranges=1, is_checked_early=True)
-# a hash that is verified, after rows were grouped, by a row of the group
+# a hash, and a second one with the number of the row
 HASHED = Form(
     "Hashed",
-    made_words=1,
-    verifier="AnyRow",
+    made_words=2,
+    verifier="CheckedRow",
     key_ctype="i32",
     is_gathered=True,
-    lacks=tuple(unit for unit in _MADE_WORDS if unit != "verify"),
+    lacks=_MADE_WORDS,
 )
 # the number of a row, whose key is compared with those of other rows
 BY_ROW = Form(

@@ -117,9 +117,9 @@ UNITS: dict[str, Instances] = {
         lay_out="lay_out<ROOM_THREADS>",
     ),
     "count": Instances("estimate/count.cuh", count_keys="count_keys<Asked>"),
-    "words": Instances("key/verify.cuh", make_words="make_words<Asked>"),
+    "words": Instances("key/make_words.cuh", make_words="make_words<Asked>"),
     "codes": Instances(
-        "key/verify.cuh",
+        "key/make_words.cuh",
         "output/coded.cuh",
         "sgb/scan.cuh",
         make_codes="make_codes<Asked>",
@@ -130,18 +130,6 @@ UNITS: dict[str, Instances] = {
     ),
     "bytes": Instances("estimate/bytes.cuh", bytes="bytes<Asked>"),
     "ranges": Instances("estimate/ranges.cuh", ranges="ranges<Asked>"),
-    "verify": Instances(
-        "key/verify.cuh", index_groups="index_groups<Asked>", verify="verify<Asked, VERIFY_UNROLL>"
-    ),
-    "dictionary": Instances(
-        "key/dictionary.cuh", copy_texts="copy_texts<Asked>", rows_of_codes="rows_of_codes"
-    ),
-    "encode_near": Instances(
-        "key/dictionary.cuh", encode_near="encode_texts<Asked, true, NEAR_THREADS>"
-    ),
-    "encode_far": Instances(
-        "key/dictionary.cuh", encode_far="encode_texts<Asked, false, SMALL_BLOCK>"
-    ),
     "encode": Instances("sgb/encode.cuh", entries="make_entries", encode="encode<Asked, {unroll}>"),
     "scan": Instances("sgb/scan.cuh", scan_tiles="scan_tiles<u32>"),
     "range": Instances(
@@ -159,7 +147,6 @@ UNITS: dict[str, Instances] = {
         reduce_runs="reduce_runs<Asked, {unroll}>",
     ),
 }
-DICTIONARY = tuple(unit for unit, part in UNITS.items() if "key/dictionary.cuh" in part.headers)
 _UNIT_OF = {kernel: unit for unit, part in UNITS.items() for kernel in part.kernels}
 
 
@@ -170,10 +157,10 @@ def unit_of(kernel: str) -> str:
 
 # Of few rows, which go to one table at once; of rows that are sampled first, whose keys turn out to
 # be few; and of many keys. The last are guesses: which of them a call launches, its sample says.
-_OF_FEW_ROWS = (CORE, "lphga", "words", "verify")
+_OF_FEW_ROWS = (CORE, "lphga", "words")
 _OF_FEW_KEYS = (
     *(CORE, "sample", "words", "bytes", "ranges", "codes"),
-    *("hgb", "direct_shared", "count", "verify", "lphga"),
+    *("hgb", "direct_shared", "count", "lphga"),
 )
 _OF_MANY_KEYS = (
     *("scatter", "aggregate", "scatter_narrow", "aggregate_narrow"),

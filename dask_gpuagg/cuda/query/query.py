@@ -7,7 +7,6 @@ from functools import cached_property
 
 from dask_gpuagg.cuda.query.forms import BY_ROW, HASHED, PACKED, WIDE, Form
 from dask_gpuagg.cuda.query.instantiations import (
-    DICTIONARY,
     FOLDS,
     PARTITIONED,
     UNITS,
@@ -72,16 +71,6 @@ class Query:
         return flags + sum(8 * TYPE_BYTES[key.ctype] for key in self.keys)
 
     @cached_property
-    def is_by_text(self) -> bool:
-        """Whether the key is one column of strings, by the hashes of these."""
-        return self.form == HASHED and len(self.keys) == 1 and self.keys[0].string
-
-    @cached_property
-    def texts(self) -> Query:
-        """The query of the keys alone, by whose kernels strings become numbers."""
-        return Query(self.keys, self.keep_nulls, (), (), (), chosen=BY_ROW)
-
-    @cached_property
     def may_be_coded(self) -> bool:
         """Whether the keys are strings, and perhaps integers, that may have few values."""
         strings = [key.string for key in self.keys]
@@ -131,7 +120,7 @@ class Query:
 
     @cached_property
     def all_inputs(self) -> tuple[ValuePart, ...]:
-        """The inputs of the states, the witness of wide keys included."""
+        """The inputs of the states, the second half of words included."""
         return (*self.inputs, ValuePart("u64", False)) if self.form.has_witness else self.inputs
 
     @cached_property
@@ -234,8 +223,6 @@ class Query:
             missing.add("bytes")
         if not self.is_integral or self.form not in (WIDE, HASHED):
             missing.add("ranges")
-        if not (self == self.texts and len(self.keys) == 1 and self.keys[0].string):
-            missing.update(DICTIONARY)
         if not self.can_fold:
             missing.update(FOLDS)
         return tuple(unit for unit in UNITS if unit not in missing)

@@ -216,28 +216,6 @@ class Texts(Struct):
     large = U32  # not 0 if offsets have 64 bits
 
 
-class Index(Struct):
-    """Keys of the groups, with which rows are compared (kernels/key/verify.cuh)."""
-
-    at = _field("u64*")
-    slots = U32
-    stride = U32  # words of a slot, an even number
-
-
-class DictionaryStruct(Struct):
-    """Distinct strings (kernels/key/dictionary.cuh)."""
-
-    # of each slot: the representative's row, 32 bits of the hash; EMPTY if it is free
-    words = _field("u64*")
-    copies = _field("u64*")  # of each slot `stride` words: the string's length, its bytes
-    codes = _field("u32*")  # of each row: its slot
-    mask = _field("u32*")  # of rows: whether they belong to a group; null if all do
-    full = _field("u32*")  # not 0: some row found no slot
-    slots = U32  # whole buckets
-    stride = U32  # an even number
-    near_room = U32  # strings whose copies fit a block's own memory, an even number
-
-
 # ---- algorithms ------------------------------------------------------------------------------
 
 

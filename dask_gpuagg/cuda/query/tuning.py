@@ -76,15 +76,6 @@ RUN_ROWS = 2048
 MARK_TILE = 2048
 # Groups whose strings a block lays out together, one a thread.
 TEXT_TILE = 256
-# Rows of a thread that compares keys with those of their groups.
-VERIFY_UNROLL = 4
-
-# ---- dictionaries of strings -----------------------------------------------------------------
-
-# Words of a string that a thread has in registers, and threads of a block that has copies of all
-# strings in shared memory.
-TEXT_WORDS = 6
-NEAR_THREADS = 1024
 
 # ---- selection -------------------------------------------------------------------------------
 

@@ -25,8 +25,8 @@ STATE_BYTES: dict[str, tuple[int, int]] = {
     "ExactSum": (8, 32),
     "Moments": (8, 20),
     "MergedMoments": (8, 24),
-    "AnyRow": (4, 0),
     "Witness": (8, 0),
+    "CheckedRow": (8, 0),
 }
 
 # CUDA C++ names of the value types, with their bytes.
@@ -125,7 +125,7 @@ EXACT_BINS = 4
 # States that take as many registers as three others.
 HEAVY = ("Moments", "MergedMoments", "ExactSum")
 # States of the numbers of rows instead of values.
-OF_NUMBERS = ("FirstRow", "LastRow", "AnyRow")
+OF_NUMBERS = ("FirstRow", "LastRow")
 # Outputs that take their type, that take whether they have nulls, and that count values only then.
 _TYPED = ("Field", "FieldOf", "Extreme", "WideMean", "LimbMean")
 _TELL_NULLS = ("Mean", "WideMean", "ExactMean")

@@ -25,7 +25,7 @@ from dask_gpuagg.cuda.keys.ranges import (
     remember_out_of_range,
     two_word_ranges,
 )
-from dask_gpuagg.cuda.keys.words import representations_of, slot_words
+from dask_gpuagg.cuda.keys.words import representations_of
 from dask_gpuagg.cuda.query.forms import HASHED, PACKED, RANGED, STEPPED, WIDE_RANGED
 from dask_gpuagg.cuda.query.query import Query
 from dask_gpuagg.cuda.query.types import KeyPart
@@ -275,22 +275,3 @@ def test_representations_of_a_query() -> None:
     assert families(text, wide) == ["Hashed"]
     assert families(*[text] * 5) == ["Hashed"]
     assert families(wide) == ["Hashed"]
-
-
-def test_slots_of_the_index_have_room_for_most_keys() -> None:
-    text, number = KeyPart("i32", False, string=True), KeyPart("i64", True)
-
-    def words(*keys: KeyPart, mean: list[float]) -> int:
-        return slot_words(Query(keys, True, (), (), ()), mean)
-
-    # word and row, a length, five words
-    assert words(text, mean=[40.0]) == 8
-    assert words(text, mean=[41.0]) == 12
-    # some are longer than the mean
-    assert words(text, mean=[39.5]) == 12
-    # a null has a word of its own
-    assert words(text, number, mean=[24.0]) == 8
-    assert words(text, number, mean=[25.0]) == 12
-    assert words(text, text, mean=[24.0, 8.0]) == 8
-    # no room: rows are compared with rows
-    assert words(text, mean=[105.0]) == 2

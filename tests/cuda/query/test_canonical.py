@@ -122,7 +122,7 @@ def test_usual_queries_stay_as_they_are_asked_for() -> None:
 
 
 def test_every_state_has_its_place() -> None:
-    of_keys = {"AnyRow", "Witness"}
+    of_keys = {"CheckedRow", "Witness"}
     assert {*STATE_BYTES, "Min", "Max"} - of_keys == set(STATES_IN_ORDER)
     for query in TABLE.values():
         canonical(query)

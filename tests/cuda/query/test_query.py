@@ -141,12 +141,12 @@ def test_columns_are_numbered_keys_first() -> None:
     source = of.source().source
     # a string column takes two: offsets and characters
     keys = "StringColumn<i32, 0, true>, KeyColumn<i64, 2, false>>"
-    # the words come last, the first rows are the last state
-    assert f"Hashed<true, 5, 2, {keys}" in source
+    # the words come last, checks before them; the rows with these are the last state
+    assert f"Hashed<true, 6, 5, 2, {keys}" in source
     assert f"ByRow<true, {keys}" in replace(of, chosen=BY_ROW).source().source
-    assert "Row<Input<f32, 3, true>, Input<u8, 4, false>>" in source
-    assert "States<FloatSum<0>, Max<u8, 1>, AnyRow>" in source
-    assert "Query<Key, Kept, Read, 6, false>" in source
+    assert "Row<Input<f32, 3, true>, Input<u8, 4, false>, Input<u64, 5, false>>" in source
+    assert "States<FloatSum<0>, Max<u8, 1>, CheckedRow<2>>" in source
+    assert "Query<Key, Kept, Read, 7, false>" in source
 
 
 def test_the_witness_is_an_input() -> None:
@@ -159,15 +159,6 @@ def test_the_witness_is_an_input() -> None:
 
 def test_different_queries_have_different_sources() -> None:
     assert len({q.source().source for q in TABLE.values()}) == len(set(TABLE.values()))
-
-
-def test_a_key_of_text_is_a_string_alone() -> None:
-    """Not every key that is hashed is a string: a decimal128 with nulls has a bit too many."""
-    text, number = KeyPart("i32", True, string=True), KeyPart("i128", True)
-    assert by(text, keep_nulls=True).is_by_text
-    assert by(number, keep_nulls=True).form == HASHED
-    for keys in [(number,), (text, number), (text, text)]:
-        assert not by(*keys, keep_nulls=True).is_by_text
 
 
 def test_queries_that_are_equal_have_one_hash_in_every_process() -> None:

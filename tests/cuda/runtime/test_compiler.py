@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from dask_gpuagg.cuda.query.instantiations import (
-    DICTIONARY,
     UNITS,
     TranslationUnit,
     deriving,
@@ -53,16 +52,14 @@ PORTABLE = (
     "20 aggregations by two words",
     "keys large string with nulls, nulls dropped",
     "codes of strings and integers, nulls kept",
-    "strings as numbers, nulls dropped",
 )
 # Units that are compiled as for users: each once, and of heavy states and wide keys a few.
 OPTIMISED: dict[str, tuple[str, ...]] = {
     "5 aggregations by int64": TABLE["5 aggregations by int64"].units,
     "20 aggregations by two words": ("words", "ranges"),
-    "keys string, decimal128, float, int8, nulls kept": ("core", "lphga", "words", "verify"),
+    "keys string, decimal128, float, int8, nulls kept": ("core", "lphga", "words"),
     "codes of strings and integers, nulls kept": ("core", "codes", "aggregate_striped"),
     "keys string, nulls kept": ("bytes",),
-    "strings as numbers, nulls dropped": DICTIONARY,
     "exact sums of f64": ("core", "lphga", "hgb"),
     "sum of decimal128 masked": ("core", "lphga", "aggregate"),
 }
@@ -233,7 +230,10 @@ INTEGERS, STRINGS = TABLE[PORTABLE[0]], TABLE["5 aggregations by strings"]
 
 @pytest.mark.parametrize(
     ("query", "units"),
-    [(INTEGERS, ("core", "sample", "hgb", "direct_shared", "aggregate")), (STRINGS, ("verify",))],
+    [
+        (INTEGERS, ("core", "sample", "hgb", "direct_shared", "aggregate")),
+        (STRINGS, ("words", "fold")),
+    ],
     ids=["integers", "strings"],
 )
 def test_a_unit_compiles_only_its_kernels(query: Query, units: Sequence[str]) -> None:
