@@ -30,7 +30,7 @@ from dask_gpuagg.cuda.runtime.driver import Device
 RESULT = Path(__file__).parent / "results/nvidia-h200/families.json"
 # Of these the model knows nothing: they cost the same whichever kernel is chosen.
 _COMMON = (
-    *("make_words", "ranges", "longest", "verify", "index_groups", "count_keys"),
+    *("make_words", "ranges", "longest", "count_keys"),
     *("bytes", "make_codes", "measure_texts", "scan_texts", "write_texts", "write_integers"),
 )
 _CLASSES: tuple[Any, ...] = (

@@ -88,5 +88,5 @@ def test_no_row_has_a_key() -> None:
 
 
 def test_bins_of_time_are_refused() -> None:
-    with pytest.raises(UnsupportedGroupBy, match="cuDF"):
+    with pytest.raises(UnsupportedGroupBy, match="pandas DataFrame"):
         on_device(frame(), 4).groupby(pd.Grouper(key="t", freq="D")).x.sum()
