@@ -165,7 +165,7 @@ def queries(rows: pd.DataFrame, copies: bool) -> Iterator[tuple[str, Callable[[]
         made, _ = aggregated(rows, keys, wanted, name, on_device=copied)
         assert_equal(made, by_pandas(rows, keys, wanted))
 
-    of_keys = (["k"], ["few"], ["few", "wide"], ["text"])
+    of_keys = (["k"], ["few"], ["few", "wide"], ["text"], ["name"])
     for name in ("auto", *choose.KERNELS):
         for keys in of_keys[:1] if copies and name != "auto" else of_keys:
             yield f"{name} by {', '.join(keys)}", lambda n=name, k=keys: kernel(n, k)
