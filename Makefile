@@ -9,6 +9,7 @@
 #   make lint         checks only
 #   make docs         documentation, into docs/_build/html
 #   make dist         source archive and wheel, into dist/
+#   make cubins       machine code of common queries for that wheel: some minutes
 #   make warm         compile the kernels of common queries: WARM_ARGS="--architecture sm_90"
 #   make sanitize     every kernel under compute-sanitizer: needs a GPU, cuDF and the CUDA toolkit
 #   make bench        plugin against stock Dask, by benchmarks/host.py
@@ -43,7 +44,7 @@ OLDEST_TESTS := tests/test_explain.py tests/planning/test_nodes.py \
   $(addprefix tests/frontend/test_,activation.py hook.py extended.py results.py partitioned_by.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-fast test-all test-faults test-oldest lint docs dist warm sanitize
+.PHONY: help quickstart test test-fast test-all test-faults test-oldest lint docs dist cubins warm sanitize
 .PHONY: bench clean distclean
 
 help:
@@ -84,6 +85,12 @@ lint: $(VENV)/.stamp-test
 
 docs: $(VENV)/.stamp-docs
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+# a release has them; `make dist` puts them into the wheel
+cubins: $(VENV)/.stamp-test
+	rm -rf dask_gpuagg/cubins
+	$(BIN)/python -m dask_gpuagg warm --pack dask_gpuagg/cubins \
+		--architecture sm_80 --architecture sm_90 --architecture sm_100
 
 # the wheel is made of the checkout; tests/test_wheel.py makes it of the source archive too
 dist: $(VENV)/.stamp-test

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from dask_gpuagg.cuda.keys.words import representations_of
@@ -19,6 +20,7 @@ from dask_gpuagg.cuda.runtime.compiler import (
     CompileError,
     cached,
     cubin,
+    pack,
     submit,
     supported_architectures,
 )
@@ -151,6 +153,12 @@ def main(arguments: Sequence[str]) -> int:
         action="store_true",
         help="also the kernels for many groups, which takes much longer",
     )
+    parser.add_argument(
+        "--pack",
+        type=Path,
+        metavar="FOLDER",
+        help="also write them to archives there, as a wheel has them in dask_gpuagg/cubins",
+    )
     options = parser.parse_args(arguments)
     try:
         supported = supported_architectures()
@@ -169,7 +177,11 @@ def main(arguments: Sequence[str]) -> int:
     if directory is None:
         return _failed("no kernel cache to keep anything in")
     print(f"kernels for {', '.join(architectures)}, kept in {directory}")
-    return max(warm(architecture, options.all) for architecture in architectures)
+    status = max(warm(architecture, options.all) for architecture in architectures)
+    if options.pack and status == 0:
+        for architecture in architectures:
+            pack(options.pack, architecture, work(options.all).values())
+    return status
 
 
 def warm(architecture: str, everything: bool = False) -> int:

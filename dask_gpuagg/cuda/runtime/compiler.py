@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextvars import ContextVar
 from functools import cache, lru_cache, partial
@@ -23,7 +23,7 @@ from dask.system import cpu_count
 from dask_gpuagg.cuda.query import structs
 from dask_gpuagg.cuda.query.instantiations import TranslationUnit
 from dask_gpuagg.cuda.query.tuning import constants
-from dask_gpuagg.cuda.runtime import disk_cache
+from dask_gpuagg.cuda.runtime import disk_cache, shipped
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class Compiled(NamedTuple):
 
 
 def cubin(unit: TranslationUnit, architecture: str) -> Compiled:
-    """Machine code of a translation unit, from the disk cache or from NVRTC, or ``CompileError``.
+    """Machine code of a translation unit, from the wheel, the cache or NVRTC, or ``CompileError``.
 
     The name of an entry of the cache depends on everything that the code depends on: the unit, all
     files of ``kernels/``, options, architecture and the compiler's version. Of processes and
@@ -66,27 +66,41 @@ def cubin(unit: TranslationUnit, architecture: str) -> Compiled:
     """
     compiled = cached(unit, architecture)
     if compiled is None:
-        key = _key(unit, architecture)
+        key = _key(unit, architecture, compiler_version())
         with disk_cache.one_at_a_time(key):
             compiled = cached(unit, architecture)
             if compiled is None:
                 compiled = compile_source(unit, architecture)
-                names = json.dumps(compiled.names).encode()
-                # behind the code, so that tools which read machine code still can
-                disk_cache.write(
-                    key, compiled.code + names + len(names).to_bytes(_LENGTH, "little")
-                )
+                disk_cache.write(key, _entry(compiled))
     return compiled
 
 
 def cached(unit: TranslationUnit, architecture: str) -> Compiled | None:
-    """Read a translation unit's machine code from the disk cache; None if it is absent."""
-    content = disk_cache.read(_key(unit, architecture))
+    """Read a translation unit's machine code from the wheel or the disk cache; None without it."""
+    content = shipped.read(architecture, lambda built: _key(unit, built))
+    if content is None:
+        content = disk_cache.read(_key(unit, architecture, compiler_version()))
     if content is None:
         return None
     end = len(content) - _LENGTH
     begin = end - int.from_bytes(content[end:], "little")
     return Compiled(content[:begin], json.loads(content[begin:end]))
+
+
+def _entry(compiled: Compiled) -> bytes:
+    """Names behind the code, so that tools which read machine code still can."""
+    names = json.dumps(compiled.names).encode()
+    return compiled.code + names + len(names).to_bytes(_LENGTH, "little")
+
+
+def pack(folder: Path, architecture: str, archives: Iterable[Iterable[TranslationUnit]]) -> None:
+    """Write machine code as a wheel brings it, an archive for each group of translation units."""
+    major, minor = map(int, compiler_version().split("."))
+    named = (
+        [(_key(unit, architecture), _entry(cubin(unit, architecture))) for unit in units]
+        for units in archives
+    )
+    shipped.write(folder, architecture, 1000 * major + 10 * minor, named)
 
 
 def compile_source(unit: TranslationUnit, architecture: str, *more: str) -> Compiled:
@@ -206,8 +220,9 @@ def supported_architectures() -> list[str]:
     return [f"sm_{number}" for number in _checked(nvrtc.nvrtcGetSupportedArchs())]
 
 
-def _key(unit: TranslationUnit, architecture: str) -> str:
-    parts = (*unit.kernels, *unit.kernels.values(), *_OPTIONS, architecture, compiler_version())
+def _key(unit: TranslationUnit, architecture: str, compiler: str = "") -> str:
+    """The name of an entry; in a wheel it does not depend on the user's compiler."""
+    parts = (*unit.kernels, *unit.kernels.values(), *_OPTIONS, architecture, compiler)
     text = "\0".join((unit.source, sources_hash(), *parts))
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 

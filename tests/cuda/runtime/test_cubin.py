@@ -176,7 +176,7 @@ def test_a_lock_is_not_waited_for_for_ever(
     begun, end = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with disk_cache.one_at_a_time(compiler._key(TINY, "sm_90")):
+        with disk_cache.one_at_a_time(compiler._key(TINY, "sm_90", compiler.compiler_version())):
             begun.set()
             end.wait(30)
 
@@ -205,7 +205,7 @@ def test_a_fork_does_not_keep_the_lock(
     here, there = context.Pipe()
     go_on = context.Event()
     waiting = threading.Thread(target=cubin, args=(TINY, "sm_90"))
-    with disk_cache.one_at_a_time(compiler._key(TINY, "sm_90")):
+    with disk_cache.one_at_a_time(compiler._key(TINY, "sm_90", compiler.compiler_version())):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # forks beside threads
             child = context.Process(target=forked, args=(there, go_on))
