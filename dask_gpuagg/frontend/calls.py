@@ -206,7 +206,8 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
             # Dask announces fewer partitions by it than divisions, or none
             outputs = max(self.obj.npartitions // every, 1)
             result = method(name, original, *bound.args, **bound.kwargs)
-            return result.repartition(npartitions=outputs)
+            asked = bound.arguments.get("split_out", True) is not True
+            return result if asked else result.repartition(npartitions=outputs)
     device = is_cudf(self.obj._meta)
     # there are no matrices of one column; Dask says so
     matrix = name in ("cov", "corr") and isinstance(self, G.SeriesGroupBy)

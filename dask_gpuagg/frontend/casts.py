@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from dask.dataframe.dask_expr import _expr as E
+from pandas.api.types import is_dict_like, pandas_dtype
 
 from dask_gpuagg.frontend.metadata import is_cudf
 
@@ -21,13 +22,16 @@ _BYTES = 16
 
 def cast(data: Any, dtypes: Any) -> Any:
     """Task: ``data.astype(dtypes)``, columns of decimals and dates by Arrow."""
-    if data.ndim == 1:
-        if isinstance(dtypes, Mapping) and set(dtypes) == {data.name}:
-            dtypes = dtypes[data.name]
-        quick = None if isinstance(dtypes, Mapping) else _column(data, dtypes)
-        return data.astype(dtypes) if quick is None else quick
-    wanted = dtypes if isinstance(dtypes, Mapping) else dict.fromkeys(data.columns, dtypes)
-    if not (data.columns.is_unique and data.columns.isin(list(wanted)).sum() == len(wanted)):
+    by_label = is_dict_like(dtypes)
+    if isinstance(data, pd.Series):
+        if by_label and set(dtypes.keys()) == {data.name}:
+            by_label, dtypes = False, dtypes[data.name]
+        column = None if by_label else _column(data, dtypes)
+        return data.astype(dtypes) if column is None else column
+    if not isinstance(data, pd.DataFrame) or data.columns.nlevels > 1:
+        return data.astype(dtypes)
+    wanted = dict(dtypes.items()) if by_label else dict.fromkeys(data.columns, dtypes)
+    if not data.columns.is_unique or data.columns.isin(list(wanted)).sum() != len(wanted):
         return data.astype(dtypes)
     columns = {label: _column(data[label], dtype) for label, dtype in wanted.items()}
     quick = {label: column for label, column in columns.items() if column is not None}
@@ -41,7 +45,7 @@ def _column(column: pd.Series, dtype: Any) -> pd.Series | None:
     """A column of decimals as float64, or of dates as times; ``None`` where Arrow's may differ."""
     if not isinstance(column.dtype, pd.ArrowDtype):
         return None
-    kind, target = column.dtype.pyarrow_dtype, pd.api.types.pandas_dtype(dtype)
+    kind, target = column.dtype.pyarrow_dtype, pandas_dtype(dtype)
     values = None
     if pa.types.is_decimal128(kind) and target == np.float64:
         values = _floats(column.array.__arrow_array__())

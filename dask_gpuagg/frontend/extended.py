@@ -176,9 +176,17 @@ def places_in(index: pd.Index, keys: pd.DataFrame) -> Any:
     """
     groups = keys_of(index)
     # tables that number categories otherwise would be compared as objects
-    coded = groups.select_dtypes("category").dtypes.to_dict()
-    places = keys.astype(coded).merge(groups.assign(place=np.arange(len(index))), how="left").place
+    types = groups.select_dtypes("category").dtypes.to_dict()
+    # pandas compares text, and columns of null that are held as text, with text only
+    texts = [name for name in keys if _is_text(keys[name]) != _is_text(groups[name])]
+    groups = groups.astype(dict.fromkeys(texts, object))
+    types = dict.fromkeys(texts, object) | {n: t for n, t in types.items() if n not in texts}
+    places = keys.astype(types).merge(groups.assign(place=np.arange(len(index))), how="left").place
     return places.fillna(-1).to_numpy("int64")
+
+
+def _is_text(column: pd.Series) -> bool:
+    return isinstance(column.dtype, pd.StringDtype) or column.dtype == object
 
 
 def _labelled(outputs: Any, columns: dict[int, Any], meta: Any) -> Any:

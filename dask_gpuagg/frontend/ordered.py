@@ -75,6 +75,8 @@ def lower_apply(original: Callable[..., Any], self: Any) -> Any:
     before = {node._name for node in self.walk()}
     shuffles = (node for node in lowered.find_operations(RearrangeByColumn))
     (shuffle,) = (node for node in shuffles if node._name not in before)
+    # rows are in order already: ``shift`` would sort them by their labels
+    lowered = lowered.substitute_parameters({"dask_func": self._shuffle_grp_func(False)})
     return lowered.substitute(shuffle, _shuffled_in_order(shuffle))
 
 
@@ -90,18 +92,21 @@ class _Rolling(NamedTuple):
     how_kwargs: Any
 
 
-def last_rows(frame: Any, before: Any, by: list[Any], window: Any) -> Any:
+def last_rows(frame: Any, before: Any, rolling: _Rolling) -> Any:
     """Task: of the rows of some partitions those that windows of later rows may have."""
     frame = frame if before is None else pd.concat([before, frame])
-    if isinstance(window, Integral):
-        return frame.groupby(by, sort=False).tail(int(window) - 1)
-    return frame[frame.index > frame.index.max() - pd.Timedelta(window)]
+    if isinstance(rolling.window, Integral):
+        return frame.groupby(**rolling.groupby_kwargs).tail(int(rolling.window) - 1)
+    return frame[frame.index > frame.index.max() - pd.Timedelta(rolling.window)]
 
 
 def rolled(frame: Any, before: Any, rolling: Any) -> Any:
     """Task: the windows of a partition, which begin in the last rows before it."""
     skipped = 0 if before is None else len(before)
-    grouped = (pd.concat([before, frame]) if skipped else frame).groupby(**rolling.groupby_kwargs)
+    rows_of_all = pd.concat([before, frame]) if skipped else frame
+    grouped = rows_of_all.groupby(**rolling.groupby_kwargs)
+    if not grouped.indices:  # of null keys alone, for which pandas raises
+        grouped, skipped = rows_of_all[:0].groupby(**rolling.groupby_kwargs), 0
     # the order in which pandas gives windows
     rows = np.concatenate([np.empty(0, np.int64), *grouped.indices.values()])
     grouped = grouped[rolling.groupby_slice] if rolling.groupby_slice else grouped
@@ -123,7 +128,6 @@ class GroupByRolling(Expr):
         return self.frame.divisions
 
     def _layer(self) -> dict[Any, Task]:
-        by, window = list(self.rolling.groupby_kwargs["by"]), self.rolling.window
         layer: dict[Any, Task] = {}
         before: TaskRef | None = None
         for i in range(self.npartitions):
@@ -131,7 +135,7 @@ class GroupByRolling(Expr):
             layer[self._name, i] = Task((self._name, i), rolled, frame, before, self.rolling)
             if i + 1 < self.npartitions:
                 carry = (f"last_rows-{self.deterministic_token}", i)
-                layer[carry] = Task(carry, last_rows, frame, before, by, window)
+                layer[carry] = Task(carry, last_rows, frame, before, self.rolling)
                 before = TaskRef(carry)
         return layer
 

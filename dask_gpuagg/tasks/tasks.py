@@ -72,7 +72,7 @@ def gpuagg_partial(frame: Any, mask: Any, *by: Any, plan: Plan) -> Partial:
 def blanked(column: Any, mask: Any, kinds: str) -> Any:
     """Task: a column of such a kind of dtype with ones for the rows that are to leave.
 
-    One whose times are all near ours stays as it is.
+    One whose times are all near ours stays as it is. Among bools held as objects these are true.
     """
     dtype = column.dtype
     if not isinstance(dtype, np.dtype) or dtype.kind not in kinds:
@@ -85,7 +85,10 @@ def blanked(column: Any, mask: Any, kinds: str) -> Any:
         if first <= ticks.min(initial=last) and ticks.max(initial=first) <= last:
             return column
     stays = mask.array.to_numpy(bool, na_value=False)
-    of_all = np.where(stays, values, np.ones(1, dtype))
+    one = np.ones(1, dtype)
+    if dtype.kind == "O" and pd.api.types.infer_dtype(values[stays]) in ("boolean", "empty"):
+        one[0] = True
+    of_all = np.where(stays, values, one)
     return pd.Series(of_all, column.index, dtype, column.name)
 
 

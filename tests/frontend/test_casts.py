@@ -81,6 +81,7 @@ def frame():
         {"price": "float64"},
         {"price": np.float64, "day": "datetime64[us]", "k": "int8"},
         {"code": "int64", "price": "float32"},
+        pd.Series({"price": "float64", "k": "int8"}),
         {},
     ],
 )
@@ -96,6 +97,16 @@ def test_columns_of_one_name(frame):
     pd.testing.assert_frame_equal(result, twice.astype("float64"))
     with pytest.raises(KeyError, match="absent"):
         casts.cast(frame, {"absent": "float64"})
+
+
+def test_labels_and_columns_of_two_levels(frame):
+    labels = pd.Index(frame.price)
+    pd.testing.assert_index_equal(casts.cast(labels, "float64"), labels.astype("float64"))
+    levels = pd.concat({"x": frame[["price"]], "y": frame[["k"]]}, axis=1)
+    for dtypes in ({"x": "float64"}, {("x", "price"): "float64"}):
+        pd.testing.assert_frame_equal(casts.cast(levels, dtypes), levels.astype(dtypes))
+    series = pd.Series({"price": "float64"})
+    pd.testing.assert_series_equal(casts.cast(frame.price, series), frame.price.astype("float64"))
 
 
 @pytest.mark.parametrize("grouped", [True, False])

@@ -165,6 +165,8 @@ def test_a_median_has_the_partitions_that_it_announces(npartitions: int) -> None
     assert lazy.npartitions == len(lazy.divisions) - 1 >= 1
     result = (lazy + 1).compute().sort_index()
     pd.testing.assert_series_equal(result, data.groupby("k").i.median() + 1)
+    groups = dd.from_pandas(data, npartitions=npartitions).groupby("k").i
+    assert groups.median(split_every=2, split_out=2).npartitions == 2
 
 
 def test_a_description_changes_no_other_result() -> None:

@@ -44,6 +44,7 @@ WINDOWS = {
     "one row": lambda d: d.groupby("k").x.rolling(1).max(),
     "columns": lambda d: d.groupby("k")[["x", "y"]].rolling(5, min_periods=1).mean(),
     "keys with nulls": lambda d: d.groupby(["k", "j"]).x.rolling(3).max(),
+    "null keys too": lambda d: d.groupby("j", dropna=False).x.rolling(3).max(),
     "several": lambda d: d.groupby("k").x.rolling(3).agg(["sum", "max"]),
     "a function": lambda d: d.groupby("k").x.rolling(3).apply(np.ptp, raw=True),
 }
@@ -88,6 +89,24 @@ def test_partitions_without_rows_of_a_group():
         result = empty.groupby("k").x.rolling(2).sum().compute().sort_index()
     expected = data[data.k > 2].groupby("k").x.rolling(2).sum()
     pd.testing.assert_series_equal(result, expected.sort_index())
+
+
+@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_partition_of_null_keys(window, first):
+    data = frame().assign(k=lambda d: d.k.where((d.index >= 100) == first))
+    check(lambda d: d.groupby("k").x.rolling(window, min_periods=1).sum(), data, 6)
+
+
+@pytest.mark.parametrize("query", ["shift", "ffill", "cumsum"])
+def test_labels_in_no_order(query):
+    data = frame()
+    data.index = np.random.default_rng(3).permutation(ROWS)
+    parts = dd.from_map(lambda part: part, [data[:90], data[90:200], data[200:]], meta=data[:0])
+    with dask_gpuagg.enabled():
+        result = SHUFFLED[query](parts).compute().sort_index()
+    expected = SHUFFLED[query](data).sort_index()
+    pd.testing.assert_series_equal(result, expected, check_names=False)
 
 
 def test_a_centered_window_is_left_to_dask():

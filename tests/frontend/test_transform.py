@@ -94,6 +94,17 @@ def test_rows_beyond_the_groups_are_null(columns: Any) -> None:
     assert inside.isna().to_numpy().tolist() == want[1:4].isna().to_numpy().tolist()
 
 
+def test_a_partition_whose_keys_are_objects() -> None:
+    rows = pd.DataFrame({"k": [1.0, 2.0], "v": [1, 2]})
+    nulls = rows.assign(k=pd.Series([None, None], dtype=object))
+    with dask_gpuagg.enabled():
+        lazy = dd.from_map(lambda part: part, [rows, nulls], meta=rows[:0]).groupby("k").v
+        found = lazy.transform("sum", meta=("v", "f8")).compute()
+    pd.testing.assert_series_equal(
+        found, pd.concat([rows, nulls]).groupby("k").v.transform("sum"), check_dtype=False
+    )
+
+
 def test_keys_that_are_expressions() -> None:
     compare(lambda f, **meta: f.groupby(f.k % 3).x.transform("mean", **meta), frame())
     compare(lambda f, **meta: f.x.groupby(f.k).transform("count", **meta), frame())

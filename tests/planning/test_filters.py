@@ -254,3 +254,17 @@ def test_programs_agree_with_pandas(
         return f.groupby(f.t.dt.year if key == "year" else key, dropna=dropna).agg(SPEC)
 
     compare(query, held() if persisted else in_pieces(PIECES))
+
+
+def test_bools_held_as_objects_stay_conditions() -> None:
+    """In a partition without rows that stay, too."""
+    data = pd.DataFrame({"u": [1, 2, 3, 4], "b": [True, False] * 2, "f": [1.0, 2.0, 3.0, 4.0]})
+    for other in (data, data.iloc[:2]):
+        pieces = [data, other.astype({"b": object})]
+        with dask.config.set({"dataframe.convert-string": False}):
+            rows = dd.from_map(lambda piece: piece, pieces, meta=data[:0])
+            rows, expected = (frame[frame.f > 2] for frame in (rows, pd.concat(pieces)))
+            result = rows.groupby(rows.u.where(rows.b, 3)).size()
+            with dask_gpuagg.enabled():
+                found = result.compute()
+        assert found.to_dict() == expected.groupby(expected.u.where(expected.b, 3)).size().to_dict()
