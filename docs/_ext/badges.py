@@ -23,7 +23,7 @@ def badges() -> dict[str, str]:
     """Each badge as SVG, by the name of its file."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     python = project["requires-python"].removeprefix(">=")
-    steps = re.findall(r"^(?:exec )?make (\S+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    steps = re.findall(r"^(?:exec )?make (\S+)", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     return {
         "ci": _drawn("CI runs", " · ".join(steps)),
         "dask": _drawn("tested on Dask", f"{OLDEST_DASK} to {NEWEST_DASK}"),

@@ -191,7 +191,9 @@ def test_all_partitions_move_before_the_query_runs(client: Client) -> None:
     moved = {key: other if place == (one,) else one for key, place in places.items()}
 
     async def move(dask_scheduler: Any) -> None:
-        await dask_scheduler.replicate(keys=list(moved), n=2)
+        # a copy that a worker has no time for is not made
+        while any(len(dask_scheduler.tasks[key].who_has) < 2 for key in moved):
+            await dask_scheduler.replicate(keys=list(moved), n=2)
         for key, place in places.items():
             await dask_scheduler.delete_worker_data(place[0], [key], "moved by a test")
 
