@@ -216,7 +216,7 @@ def group(
         if done is None:
             continue
         run, counters = done
-        if not attempt.keys.is_ambiguous(attempt.call, counters):
+        if not attempt.keys.is_ambiguous(counters):
             if attempt.remember is not None:
                 attempt.remember(run)
             return Grouped(attempt.keys, attempt.call, run, counters)

@@ -87,9 +87,6 @@ class ArrowCast(E.AsType):
 
     operation = staticmethod(cast)
 
-    def _lower(self) -> None:
-        return None
-
 
 def lower_astype(original: Callable[..., Any], self: Any) -> Any:
     """Lower ``astype`` where a column of pandas may be one of decimals or dates."""

@@ -24,6 +24,7 @@ from dask.dataframe.dask_expr._groupby import (
 )
 from dask.dataframe.dask_expr._repartition import Repartition
 
+from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.frontend.metadata import (
     NamedByBytes,
     matrix_meta,
@@ -186,7 +187,7 @@ def places_in(index: pd.Index, keys: pd.DataFrame) -> Any:
 
 
 def _is_text(column: pd.Series) -> bool:
-    return isinstance(column.dtype, pd.StringDtype) or column.dtype == object
+    return dtype_class(column.dtype) in ("string", "object")
 
 
 def _labelled(outputs: Any, columns: dict[int, Any], meta: Any) -> Any:

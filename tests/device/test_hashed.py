@@ -111,6 +111,7 @@ assert line in real()[name]
 changed = real() | {name: real()[name].replace(line, b"return scramble(first.sum) & 0xffull;")}
 compiler.headers = lambda: changed
 from tests.device.test_hashed import check, random_texts, values
+from tests.device.test_kernels import KERNELS
 rng = np.random.default_rng(6)
 for groups, rows in ((2, 1_000), (300, 50_000), (2_000, 1_200_000)):
     codes = rng.integers(0, groups, rows)
@@ -120,6 +121,10 @@ for groups, rows in ((2, 1_000), (300, 50_000), (2_000, 1_200_000)):
     for keys in (["k"], ["k", "a"], list("abc")):
         run = check(frame, keys, {"i": ["sum", "count"], "f": ["min"]})
         assert run.groups == groups, (keys, run.groups)
+        # how each kernel tells that a group has several keys
+        for kernel in KERNELS if groups == 300 else ():
+            run = check(frame, keys, {"i": ["sum", "count"], "f": ["min"]}, kernel)
+            assert run.groups == groups, (keys, kernel, run.groups)
 print("right")
 """
 

@@ -37,7 +37,7 @@ class Keys:
         if self.query.form.made_words:
             make_words(call, "make_words")
 
-    def is_ambiguous(self, call: Call, counters: Counters) -> bool:
+    def is_ambiguous(self, counters: Counters) -> bool:
         """Whether some word stands for several keys, or for none, after all rows were grouped."""
         return self.query.form.may_be_ambiguous and bool(counters.ambiguous)
 
