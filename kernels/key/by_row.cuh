@@ -12,34 +12,40 @@ constexpr u64 NULL_HASH = 0x9e3779b97f4a7c15ull;
 GPUAGG_INLINE u64 mix_high(u64 x) { return (x ^ (x >> 32)) * 0x6a09e667f3bcc909ull; }
 
 // A linear function of up to nine words, by 32 bits each (Carter and Wegman 1979, section 1: its factors
-// are any odd numbers), mixed between columns and between stretches of a string. FROM: its factors.
-template <u32 FROM> struct LinearHash {
+// are any odd numbers), mixed between columns and between stretches of a string.
+struct LinearHash {
     u64 sum = 0;
-    static GPUAGG_INLINE u32 factor(u32 i) {
-        return static_cast<u32>(scramble((FROM + i) * GOLDEN) >> 32) | 1u;
-    }
     GPUAGG_INLINE void next() { sum = mix(sum); }
-    GPUAGG_INLINE void add(u64 word, u32 place) {
-        sum += static_cast<u64>(static_cast<u32>(word)) * factor(2 * place);
-        sum += static_cast<u64>(static_cast<u32>(word >> 32)) * factor(2 * place + 1);
+    GPUAGG_INLINE void add(u64 word, u32 low_factor, u32 high_factor) {
+        sum += static_cast<u64>(static_cast<u32>(word)) * low_factor;
+        sum += static_cast<u64>(static_cast<u32>(word >> 32)) * high_factor;
     }
 };
-struct OneHash {
-    LinearHash<1> first;
-    GPUAGG_INLINE void next() { first.next(); }
-    GPUAGG_INLINE void add(u64 word, u32 place) { first.add(word, place); }
-    GPUAGG_INLINE u64 word() const { return scramble(first.sum); }
+// One hash by constants: keys that share it are compared.
+struct FixedHash {
+    LinearHash linear;
+    static GPUAGG_INLINE u32 factor(u32 i) {
+        return static_cast<u32>(scramble((1 + i) * GOLDEN) >> 32) | 1u;
+    }
+    GPUAGG_INLINE void next() { linear.next(); }
+    GPUAGG_INLINE void add(u64 word, u32 place) {
+        linear.add(word, factor(2 * place), factor(2 * place + 1));
+    }
+    GPUAGG_INLINE u64 word() const { return scramble(linear.sum); }
 };
-struct TwoHashes : OneHash {
-    LinearHash<101> second;
+// Two hashes by the process's own factors, so that no keys can be constructed that share both.
+struct SecretHashes {
+    const Factors& factors;
+    LinearHash first, second;
     GPUAGG_INLINE void next() {
-        OneHash::next();
+        first.next();
         second.next();
     }
     GPUAGG_INLINE void add(u64 word, u32 place) {
-        OneHash::add(word, place);
-        second.add(word, place);
+        first.add(word, factors.first[2 * place], factors.first[2 * place + 1]);
+        second.add(word, factors.second[2 * place], factors.second[2 * place + 1]);
     }
+    GPUAGG_INLINE u64 word() const { return scramble(first.sum); }
     GPUAGG_INLINE u32 check() const { return static_cast<u32>(scramble(second.sum) >> 32); }
 };
 
@@ -154,7 +160,7 @@ template <class Offset, u32 COLUMN, bool MASKED> struct Whole<StringColumn<Offse
         for (u32 p = 0; p < MOST; ++p) word[p] &= present(p, left);
     }
     // Words that are read together to hash a string, and to compare two.
-    static constexpr u32 HASHED = 8, COMPARED = 4;
+    static constexpr u32 HASHED = HASHED_WORDS, COMPARED = 4;
     // Its length is hashed and compared too.
     template <class H> static GPUAGG_INLINE void hash(const Column& column, i64 row, H& h) {
         const Text t = text(&column, row);
@@ -207,15 +213,14 @@ template <bool KEEP_NULLS, class... K> struct ByRow {
     }
 
     template <class H>
-    static GPUAGG_INLINE H hash(const Column* from, i64 row, bool& dropped) {
-        H h;
+    static GPUAGG_INLINE H hash(const Column* from, i64 row, bool& dropped, H h) {
         (append<K>(from, row, h, dropped), ...);
         return h;
     }
 
     static GPUAGG_INLINE Probe probe(const Column* from, i64 row) {
         bool dropped = false;
-        const u64 h = hash<OneHash>(from, row, dropped).word();
+        const u64 h = hash(from, row, dropped, FixedHash{}).word();
         const u64 word = (static_cast<u64>(row) << 32) | (h >> 32);
         // rows are below 2**31, so no word is EMPTY
         return {dropped ? EMPTY : word, static_cast<u32>(h), dropped ? Kind::drop : Kind::key};

@@ -76,7 +76,7 @@ struct Wide : TwoWords<WORDS, WITNESSES, STATE> {
         }
     }
 
-    static GPUAGG_INLINE bool make(const Column* from, i64 row) {
+    static GPUAGG_INLINE bool make(const Column* from, const Factors&, i64 row) {
         u128 all = 0;
         bool dropped = false;
         (append(K{}, from, row, all, dropped), ...);
@@ -111,7 +111,7 @@ struct WideRanged : TwoWords<WORDS, WITNESSES, STATE> {
     }
 
     // False for a value outside of its range too.
-    static GPUAGG_INLINE bool make(const Column* from, i64 row) {
+    static GPUAGG_INLINE bool make(const Column* from, const Factors&, i64 row) {
         u128 all = 0;
         bool dropped = false, outside = false;
         u32 i = 0;
@@ -161,16 +161,16 @@ template <bool KEEP_NULLS> struct UnpackWide {
 };
 
 // Strings, and keys of more than 128 bits: the word is a hash, and beside it a second one of 32 bits
-// checks that a group has one key. Two keys share both with a probability of 2**-96. State STATE keeps
-// the check with the number of a row, from which the key columns are gathered.
+// checks that a group has one key. Two keys share both with a probability of 2**-96, or of 2**-62 at
+// most if someone chose them to. State STATE keeps the check with the number of a row, from which the key columns are gathered.
 template <bool KEEP_NULLS, u32 WORDS, u32 CHECKS, u32 STATE, class... K>
 struct Hashed : MadeWord<WORDS> {
     using Rows = ByRow<KEEP_NULLS, K...>;
     static constexpr u32 state = STATE;
 
-    static GPUAGG_INLINE bool make(const Column* from, i64 row) {
+    static GPUAGG_INLINE bool make(const Column* from, const Factors& factors, i64 row) {
         bool dropped = false;
-        const TwoHashes hash = Rows::template hash<TwoHashes>(from, row, dropped);
+        const SecretHashes hash = Rows::hash(from, row, dropped, SecretHashes{factors, {}, {}});
         const u64 word = hash.word() == EMPTY ? 0ull : hash.word();
         const u32 check = hash.check();
         MadeWord<WORDS>::put_word(from, row, dropped ? EMPTY : word);

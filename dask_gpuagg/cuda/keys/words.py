@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from dask_gpuagg.cuda.call import Call, Columns, Made
 from dask_gpuagg.cuda.query.forms import BY_ROW, CODED, HASHED, RANGED, WIDE_RANGED
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.structs import Codes, ColumnStruct, Counters
+from dask_gpuagg.cuda.query.structs import Codes, ColumnStruct, Counters, Factors
 
 
 @dataclass
@@ -35,7 +37,7 @@ class Keys:
     def make(self, call: Call) -> None:
         """Fill the columns behind the inputs that the form has: witnesses, words."""
         if self.query.form.made_words:
-            make_words(call, "make_words")
+            make_words(call, "make_words", factors())
 
     def is_ambiguous(self, counters: Counters) -> bool:
         """Whether some word stands for several keys, or for none, after all rows were grouped."""
@@ -62,6 +64,15 @@ def representations_of(query: Query) -> list[Query]:
     forms += [WIDE_RANGED] if ranged and query.form == HASHED else []
     forms += [CODED] if query.may_be_coded else []
     return [query, *(replace(query, chosen=form) for form in forms)]
+
+
+@cache
+def factors() -> Factors:
+    """Factors of this process's hashes, which nobody else knows."""
+    numbers = Factors()
+    for hashed in (numbers.first, numbers.second):
+        hashed[:] = [secrets.randbits(32) | 1 for _ in hashed]
+    return numbers
 
 
 def make_words(call: Call, kernel: str, *operands: Any) -> None:

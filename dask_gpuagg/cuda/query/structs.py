@@ -206,6 +206,13 @@ class Codes(Struct):
         return id(self)
 
 
+class Factors(Struct):
+    """Odd factors of the two hashes of a key (kernels/key/by_row.cuh): of each word, and a length."""
+
+    first = _field("u32", 2 * tuning.HASHED_WORDS + 2)
+    second = _field("u32", 2 * tuning.HASHED_WORDS + 2)
+
+
 class Texts(Struct):
     """A column of strings that is written from codes (kernels/output/coded.cuh)."""
 

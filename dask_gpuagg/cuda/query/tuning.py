@@ -14,6 +14,8 @@ EXTRA_SLOTS = 2
 # Key columns that may be coded together, and words of eight bytes that a string of them may have.
 CODED_COLUMNS = 4
 PIECES = 8
+# Words of eight bytes that are hashed before the hash is mixed.
+HASHED_WORDS = 8
 # Key columns whose ranges a sample finds.
 TOLD_COLUMNS = 8
 # Outputs of one pass.
