@@ -207,7 +207,7 @@ class Codes(Struct):
 
 
 class Factors(Struct):
-    """Odd factors of the two hashes of a key (kernels/key/by_row.cuh): of each word, and a length."""
+    """Odd factors of the two hashes of a key (kernels/key/by_row.cuh): of words and a length."""
 
     first = _field("u32", 2 * tuning.HASHED_WORDS + 2)
     second = _field("u32", 2 * tuning.HASHED_WORDS + 2)

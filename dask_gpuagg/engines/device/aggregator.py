@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import pylibcudf as plc
 from pylibcudf.types import DataType, TypeId
@@ -48,15 +48,21 @@ def waits() -> bool:
 
 
 def grouped(
-    query: Query, keys: Sequence[Any], inputs: Sequence[Any], measured: bool, **options: Any
+    query: Query,
+    keys: Sequence[Any],
+    inputs: Sequence[Any],
+    forced: str = "auto",
+    stopwatch: Stopwatch | None = None,
+    **options: Any,
 ) -> Aggregated | libcudf.Served:
     """Group rows and reduce every group; the columns are as the query describes them, or in pieces.
 
     Under ``gpuagg.compile: background`` a query whose kernels have to be compiled is served by
-    libcudf meanwhile, unless it is ``measured`` or device memory does not suffice for that: then
-    the compiler is waited for. See ``cuda.aggregate.aggregate`` for the ``options``.
+    libcudf meanwhile, unless it is forced or measured, or device memory does not suffice for that:
+    then the compiler is waited for. See ``cuda.aggregate.aggregate`` for the ``options``.
     """
-    why = ""
+    why, measured = "", forced != "auto" or stopwatch is not None
+    options |= {"forced": forced, "stopwatch": stopwatch}
     for waits_for_kernels in [True] if measured or waits() else [False, True]:
         try:
             with waiting(waits_for_kernels):
@@ -104,6 +110,48 @@ def _by_kernels(
 _query = lru_cache(1024)(Query)
 
 
+class Pass(NamedTuple):
+    """A pass over any columns of some types: what is compiled, and what becomes of its outputs."""
+
+    shape: Canonical
+    # types of the outputs, and of row numbers the places of the inputs that they are gathered from
+    outputs: tuple[tuple[DataType, int | None], ...]
+
+    def run(
+        self, keys: Sequence[Any], inputs: Sequence[Any], **options: Any
+    ) -> tuple[list[plc.Column], list[plc.Column], Aggregated | libcudf.Served]:
+        """Group and reduce: key columns and outputs, one row per group; see ``grouped``."""
+        query, order, places = self.shape
+        result = grouped(query, keys, [inputs[i] for i in order], **options)
+        outputs = []
+        for i, (dtype, of) in zip(places, self.outputs, strict=True):
+            output = result.outputs[i]
+            if isinstance(output, Made):
+                output = kernel_column(output, dtype, result.run.groups)
+            output = reinterpreted(output, dtype)
+            if of is not None:
+                output = gather_columns([together(inputs[of])], output)[0]
+            outputs.append(output)
+        return _key_columns(result, keys), outputs, result
+
+
+def _key_columns(
+    result: Aggregated | libcudf.Served, keys: Sequence[plc.Column]
+) -> list[plc.Column]:
+    if isinstance(result, libcudf.Served):
+        return result.keys
+    groups = result.run.groups
+    if result.gathered:
+        rows = kernel_column(result.keys[0], INT32, groups)
+        return gather_columns(list(map(together, keys)), rows, all_there=True)
+    # what was compiled for nulls makes a mask for every column
+    pairs = [
+        (m if m.mask is None or key_part(k).nullable else m._replace(mask=None), k.type())
+        for m, k in zip(result.keys, keys, strict=True)
+    ]
+    return [kernel_column(m, dtype, groups) for m, dtype in pairs]
+
+
 class Aggregator:
     """One pass over some columns, and what is asked of it: inputs, states and outputs.
 
@@ -121,7 +169,7 @@ class Aggregator:
         # where they are, by the memory that they are views of
         self._places: dict[tuple[Any, bool], int] = {}
         self._states: list[KernelState] = []
-        self._outputs: list[tuple[KernelOutput, DataType, plc.Column | None]] = []
+        self._outputs: list[tuple[KernelOutput, DataType, int | None]] = []
         self._encoded = False
         # the number of every row's group, int32 and -1 for none, once a pass has encoded the rows
         self.codes: plc.Column | None = None
@@ -133,14 +181,21 @@ class Aggregator:
     @property
     def query(self) -> Query:
         """The query that is compiled."""
-        return self._shape.query
+        return self.described.shape.query
 
     @property
-    def _shape(self) -> Canonical:
+    def inputs(self) -> list[plc.Column]:
+        """The columns that are read."""
+        return [column for column, _ in self._inputs]
+
+    @property
+    def described(self) -> Pass:
+        """The pass without its columns."""
         keys = tuple([key_part(k) for k in self.keys])
         inputs = tuple([value_part(c, present) for c, present in self._inputs])
         outputs = tuple([output for output, _, _ in self._outputs])
-        return canonical(_query(keys, self.keep_nulls, inputs, tuple(self._states), outputs))
+        query = _query(keys, self.keep_nulls, inputs, tuple(self._states), outputs)
+        return Pass(canonical(query), tuple([(dtype, of) for _, dtype, of in self._outputs]))
 
     def run(
         self,
@@ -153,44 +208,18 @@ class Aggregator:
         ``forced`` is ``auto`` or one of ``choose.KERNELS``; a stopwatch takes the device time of
         every kernel. Rows of the same types and ``key_labels`` are expected to be alike.
         """
-        query, inputs, places = self._shape
-        result = grouped(
-            query,
+        keys, outputs, result = self.described.run(
             self.keys,
-            [self._inputs[i][0] for i in inputs],
-            measured=forced != "auto" or stopwatch is not None,
+            self.inputs,
             forced=forced,
             stopwatch=stopwatch,
             encoded=self._encoded,
             key_labels=key_labels,
             least=self._least,
         )
-        run = result.run
-        keys = self._key_columns(result)
-        outputs = []
-        for i, (_, dtype, of) in zip(places, self._outputs, strict=True):
-            output = result.outputs[i]
-            if isinstance(output, Made):
-                output = kernel_column(output, dtype, run.groups)
-            output = reinterpreted(output, dtype)
-            outputs.append(output if of is None else gather_columns([together(of)], output)[0])
         if self._encoded and isinstance(result, Aggregated):
             self.codes = plc.Column(INT32, self.keys[0].size(), result.codes, None, 0, 0, [])
-        return keys, outputs, run
-
-    def _key_columns(self, result: Aggregated | libcudf.Served) -> list[plc.Column]:
-        if isinstance(result, libcudf.Served):
-            return result.keys
-        groups = result.run.groups
-        if result.gathered:
-            rows = kernel_column(result.keys[0], INT32, groups)
-            return gather_columns(list(map(together, self.keys)), rows, all_there=True)
-        # what was compiled for nulls makes a mask for every column
-        pairs = [
-            (m if m.mask is None or key_part(k).nullable else m._replace(mask=None), k.type())
-            for m, k in zip(result.keys, self.keys, strict=True)
-        ]
-        return [kernel_column(m, dtype, groups) for m, dtype in pairs]
+        return keys, outputs, result.run
 
     @property
     def outputs(self) -> int:
@@ -245,7 +274,7 @@ class Aggregator:
         dtype: DataType,
         nullable: bool = False,
         constants: tuple[int, ...] = (),
-        of: plc.Column | None = None,
+        of: int | None = None,
     ) -> None:
         states = states if isinstance(states, tuple) else (states,)
         self._outputs.append((KernelOutput(policy, states, ctype, nullable, constants), dtype, of))
@@ -361,7 +390,9 @@ class Aggregator:
 
     def _row_number(self, policy: str, last: bool, column: plc.Column) -> None:
         state = self._presence_state(policy, column)
-        self._add("RowNumber", state, "i32", INT32, constants=(last,), of=column)
+        self._add(
+            "RowNumber", state, "i32", INT32, constants=(last,), of=self._states[state].inputs[0]
+        )
 
     def mean(self, column: plc.Column, counts: plc.Column | None = None) -> None:
         """Means in float64, null for groups without values; of partials from sums and counts."""

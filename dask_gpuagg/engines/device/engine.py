@@ -26,7 +26,9 @@ from dask_gpuagg.engines.device.columns import (
     BareColumn,
     column_at,
     is_own,
+    key_part,
     keys_of,
+    masked,
     nans_to_nulls,
     present,
     table,
@@ -35,7 +37,7 @@ from dask_gpuagg.engines.device.columns import (
 )
 from dask_gpuagg.engines.device.derived import derived
 from dask_gpuagg.engines.device.digits import alike, is_lost, losses_of, without_losses
-from dask_gpuagg.engines.device.groups import Grouping, Numbering
+from dask_gpuagg.engines.device.groups import Grouping, Numbering, Repeated
 from dask_gpuagg.engines.device.library import number_rows, sketch_entries, with_outputs
 from dask_gpuagg.engines.device.memory import after_free, first_that_fits, restored
 from dask_gpuagg.engines.device.passes import (
@@ -145,15 +147,21 @@ def direct_of_columns(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, s
     """Compute the outputs of rows in one pass: ``support.one_pass`` or ``of_rows`` holds."""
     if not plan.grouped:
         return _direct_of_rows(keys, columns, plan, shape)
-    grouping = Grouping(keys, not plan.dropna)
-    views = list(map(view, columns))
-    grouping.read(views)
-    add = functools.partial(finish_rows, plan=plan, columns=views)
-    labels = add_outputs(grouping, plan, range(len(plan.outputs)), add)
     prepared = _prepared.of(plan, lambda: _prepare(plan, shape))
     if prepared.promised is not shape:
         prepared = _prepare(plan, shape)
     shape = prepared.shape
+    views, key_views = list(map(view, columns)), list(map(view, keys))
+    # what a pass depends on of its columns
+    types = (*map(key_part, key_views), *[(v.type(), masked(v)) for v in views])
+    repeated = prepared.repeated.get(types)
+    if repeated is not None:
+        group_keys, outputs = repeated.run(key_views, views)
+        return _result_of(group_keys, outputs, keys, plan, prepared)
+    grouping = Grouping(keys, not plan.dropna)
+    grouping.read(views)
+    add = functools.partial(finish_rows, plan=plan, columns=views)
+    labels = add_outputs(grouping, plan, range(len(plan.outputs)), add)
     if prepared.by_table:
         dtypes = {
             f"o{i}": columns[o.column].dtype
@@ -166,21 +174,34 @@ def direct_of_columns(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, s
         if not is_lost(losses_of(groups)):
             return shaped(without_losses(groups), plan, shape)
     else:
-        group_keys, outputs_and_losses = grouping.run()
-        pairs = list(zip(labels, outputs_and_losses, strict=True))
-        if not is_lost([column for label, column in pairs if label.startswith("l")]):
+        group_keys, outputs = grouping.run()
+        pairs = list(zip(labels, outputs, strict=True))
+        losses = [column for label, column in pairs if label.startswith("l")]
+        if not is_lost(losses):
+            if not losses and (repeated := grouping.repeated(views)) is not None:
+                prepared.repeated[types] = repeated
             outputs = [column for label, column in pairs if label.startswith("o")]
-            if not plan.dropna:  # a NaN key is a null one
-                group_keys = [nans_to_nulls(key) for key in group_keys]
-            return result_of(group_keys, outputs, [k.dtype for k in keys], shape)
+            return _result_of(group_keys, outputs, keys, plan, prepared)
     # moments lost digits: the states of rows have them restored
     states = states_of_rows(keys, dict(enumerate(columns)), None, plan, not plan.dropna)
     groups = with_outputs(finished(states, plan), {}, plan, shape.index, {})
     return shaped(groups, plan, shape)
 
 
+def _result_of(
+    group_keys: list[plc.Column],
+    outputs: list[plc.Column],
+    keys: Sequence[Any],
+    plan: Plan,
+    prepared: _Prepared,
+) -> Any:
+    if not plan.dropna:  # a NaN key is a null one
+        group_keys = [nans_to_nulls(key) for key in group_keys]
+    return result_of(group_keys, outputs, [k.dtype for k in keys], prepared.shape)
+
+
 class _Prepared(NamedTuple):
-    """A plan's shape as promised and as the plan has it.
+    """A plan's shape as promised and as the plan has it, and its passes.
 
     Results go ``by_table`` that are sorted or have a dtype that libcudf does not know.
     """
@@ -188,11 +209,12 @@ class _Prepared(NamedTuple):
     promised: Shape
     shape: Shape
     by_table: bool
+    repeated: dict[tuple[Any, ...], Repeated]
 
 
 def _prepare(plan: Plan, promised: Shape) -> _Prepared:
     shape = of_plan(promised, plan)
-    return _Prepared(promised, shape, plan.sort or not all(map(is_own, shape.dtypes)))
+    return _Prepared(promised, shape, plan.sort or not all(map(is_own, shape.dtypes)), {})
 
 
 def _direct_of_rows(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import cupy as cp
 import numpy as np
@@ -20,7 +20,7 @@ from dask_gpuagg.cuda.query.structs import Chunk, ColumnStruct
 from dask_gpuagg.cuda.query.tuning import OUTPUTS_AT_MOST
 from dask_gpuagg.cuda.query.types import TYPE_BYTES
 from dask_gpuagg.cuda.runtime.driver import Stopwatch
-from dask_gpuagg.engines.device.aggregator import Aggregator
+from dask_gpuagg.engines.device.aggregator import Aggregator, Pass
 from dask_gpuagg.engines.device.columns import (
     DTYPES,
     FLOAT64,
@@ -35,6 +35,7 @@ from dask_gpuagg.engines.device.columns import (
     frame_of,
     gather,
     gather_columns,
+    identity,
     masked,
     nans_to_nulls,
     view,
@@ -210,6 +211,18 @@ class Grouping:
             outputs += [gather(column, places) for column in columns]
         return keys, outputs
 
+    def repeated(self, columns: Sequence[plc.Column]) -> Repeated | None:
+        """The pass without its columns, which are some of these; None if it is no such pass."""
+        memory = [identity(column) for column in columns]
+        inputs = [identity(column) for column in self._passes[0].inputs]
+        if (
+            len(self._passes) > 1
+            or len(set(memory)) < len(memory)
+            or not set(inputs) <= set(memory)
+        ):
+            return None
+        return Repeated(self._passes[0].described, tuple(map(memory.index, inputs)))
+
     def table(self, labels: Sequence[str], dtypes: Mapping[str, Any] | None = None) -> Any:
         """The groups: key columns ``k0``, …, then the outputs by label.
 
@@ -231,6 +244,26 @@ def _run(aggregator: Aggregator) -> tuple[list[plc.Column], list[plc.Column]]:
     keys, outputs, run = aggregator.run(task_settings().kernel, key_labels=subject())
     note_run(run)
     return keys, outputs
+
+
+class Repeated(NamedTuple):
+    """The only pass of a grouping, to be run over other columns of the same types."""
+
+    described: Pass
+    # of each input its place among the columns
+    inputs: tuple[int, ...]
+
+    def run(
+        self, keys: Sequence[plc.Column], columns: Sequence[plc.Column]
+    ) -> tuple[list[plc.Column], list[plc.Column]]:
+        """Key columns and outputs as libcudf's, one row per group."""
+        inputs = [columns[i] for i in self.inputs]
+        forced, labels = task_settings().kernel, subject()
+        group_keys, outputs, result = self.described.run(
+            keys, inputs, forced=forced, key_labels=labels
+        )
+        note_run(result.run)
+        return group_keys, outputs
 
 
 class Numbering:
