@@ -16,6 +16,7 @@ Columns = dict[str, Any]
 Keys = Callable[[int, Any], Columns]
 # dtype of a column, and the bounds of integers
 Drawn = tuple[Any, ...]
+Text = Callable[[int], str]
 
 VALUES: dict[str, Drawn] = {
     "v": ("float64",),
@@ -33,6 +34,8 @@ class Input:
 
     name: str
     make: Callable[[int], Any] = field(compare=False)
+    # where they are fewer than those of the other inputs
+    rows: int | None = None
 
 
 def input_of(
@@ -41,9 +44,10 @@ def input_of(
     values: Mapping[str, Drawn] = VALUES,
     nulls: float = 0.0,
     values_first: bool = False,
+    rows: int | None = None,
 ) -> Input:
     """Rows of key columns and values, of which a share is null; one is drawn before the other."""
-    return Input(name, partial(frame_of, keys, values, nulls, values_first))
+    return Input(name, partial(frame_of, keys, values, nulls, values_first), rows)
 
 
 def frame_of(
@@ -216,6 +220,49 @@ def _text_and(dtype: str, texts: int, width: int, others: int, rows: int, rng: A
     }
 
 
+def _of_texts(of_number: Text, groups: int, zipf: float, rows: int, rng: Any) -> Columns:
+    """Texts by their numbers, uniform or by Zipf's law."""
+    import cudf
+
+    texts = cudf.Series([of_number(i) for i in range(groups)])
+    if not zipf:
+        return {"k0": _choice_of(texts, rows, rng)}
+    # the law scatters its heavy keys over twice as many numbers
+    codes = numbers(rows, groups, zipf, rng) % groups
+    return {"k0": texts.take(codes).reset_index(drop=True)}
+
+
+def _beside(texts: Keys, others: Keys, rows: int, rng: Any) -> Columns:
+    """Keys of two columns, each drawn by itself."""
+    (first,), (second,) = texts(rows, rng).values(), others(rows, rng).values()
+    return {"k0": first, "k1": second}
+
+
+def _spread(i: int) -> int:
+    """A number of up to seven digits that looks random."""
+    return i * 7919 % 9_999_991
+
+
+def _mail(i: int) -> str:
+    return f"user{_spread(i)}.{'x' * (i % 9)}@mail{i % 37}.example.com"
+
+
+def _url(i: int) -> str:
+    return f"https://shop.example.org/{'abcdefghij'[i % 10] * (i % 40)}/item/{_spread(i)}"
+
+
+def _address(i: int) -> str:
+    return f"{_spread(i) % 223}.{_spread(i) // 223 % 251}.{i % 255}.{i // 255 % 255}"
+
+
+def _name(i: int) -> str:
+    return f"NATION {'Q' * (i % 11)}{i}"
+
+
+def _page(i: int) -> str:
+    return f"{_url(i)}?ref={'campaign' * (i % 12)}{i}"
+
+
 def _categories(sizes: Sequence[int], rows: int, rng: Any) -> Columns:
     import cudf
     import cupy as cp
@@ -269,6 +316,34 @@ FAMILIES: dict[str, dict[str, Keys]] = {
         "3,000": partial(_uuids, 3000),
         "300,000": partial(_uuids, 300_000),
     },
+    "mails, urls, addresses": {
+        "2M mails": partial(_of_texts, _mail, 2_000_000, 0.0),
+        "30,000 urls": partial(_of_texts, _url, 30_000, 0.0),
+        "100,000 urls": partial(_of_texts, _url, 100_000, 0.0),
+        "5M mails": partial(_of_texts, _mail, 5_000_000, 0.0),
+        "500,000 addresses, Zipf 0.8": partial(_of_texts, _address, 500_000, 0.8),
+        "200,000 mails, Zipf 0.6": partial(_of_texts, _mail, 200_000, 0.6),
+    },
+    "few texts, and long ones": {
+        "25 nations": partial(_of_texts, _name, 25, 0.0),
+        "400 names, Zipf 1": partial(_of_texts, _name, 400, 1.0),
+        "50,000 pages of up to 200 bytes": partial(_of_texts, _page, 50_000, 0.0),
+        "2,000 pages of up to 200 bytes": partial(_of_texts, _page, 2000, 0.0),
+    },
+    "text beside another key": {
+        "25 nations, 7 years": partial(
+            _beside, partial(_of_texts, _name, 25, 0.0), partial(_uniform, ("int32",), (7,))
+        ),
+        "60 names, 40 urls": partial(
+            _beside, partial(_of_texts, _name, 60, 0.0), partial(_of_texts, _url, 40, 0.0)
+        ),
+        "200 names, 50 mails": partial(
+            _beside, partial(_of_texts, _name, 200, 0.0), partial(_of_texts, _mail, 50, 0.0)
+        ),
+        "100,000 mails, 20 numbers": partial(
+            _beside, partial(_of_texts, _mail, 100_000, 0.0), partial(_uniform, ("int64",), (20,))
+        ),
+    },
     "categories": {
         "bool, int8, 10 categories": partial(_mixed, 10),
         "one of 50": partial(_categories, [50]),
@@ -314,7 +389,21 @@ FAMILIES: dict[str, dict[str, Keys]] = {
         "500": partial(_uniform, ("int32",), (500,)),
         "40,000 random words": partial(_random_words, 40_000),
         "20 categories": partial(_categories, [20]),
+        "200 names": partial(_of_texts, _name, 200, 0.0),
     },
+}
+# Rows, keys and the query of frames that are small: their time is mostly the host's.
+SMALL: dict[str, tuple[int, Keys, str]] = {
+    "1,000 groups": (100_000, partial(_uniform, ("int64",), (1000,)), "five"),
+    "7 texts": (1_000_000, partial(_of_texts, _name, 7, 0.0), "mean and count"),
+    "50 by 50 texts": (
+        3_000_000,
+        partial(_beside, partial(_of_texts, _name, 50, 0.0), partial(_of_texts, _url, 50, 0.0)),
+        "sum",
+    ),
+    "100,000 groups": (5_000_000, partial(_uniform, ("int64",), (100_000,)), "five"),
+    "20,000 groups": (300_000, partial(_uniform, ("int32",), (20_000,)), "sum"),
+    "300 addresses": (500_000, partial(_of_texts, _address, 300, 0.0), "five"),
 }
 
 

@@ -11,6 +11,8 @@ grid
 tables
     any key: families of keys as users have them, DataFrames in and out; of each family some members
     were used for tuning (``tuned``), and ``unseen`` in the summary is of the others
+small
+    DataFrames of 100,000 to 5 million rows
 families
     every kernel forced over the number of groups: which one the decision should choose
 gathered
@@ -50,6 +52,7 @@ from benchmarks.gpu import (
 from benchmarks.kernel_inputs import (
     FAMILIES,
     NARROW_VALUES,
+    SMALL,
     TWO_VALUES,
     VALUE_SETS,
     VALUES,
@@ -74,6 +77,7 @@ SPECS: dict[str, dict[str, list[str]]] = {
     "five": {"v": _ALL[:4], "w": _ALL[4:]},
     "ten": dict.fromkeys("vx", _ALL),
     "twenty": dict.fromkeys("vwxy", _ALL),
+    "mean and count": {"v": ["mean", "count"]},
     "nunique": {"x": ["nunique"]},
     "median": {"v": ["median"]},
 }
@@ -147,6 +151,14 @@ def tables_cells() -> Iterator[Cell]:
             for query in ("nunique", "median") if whole else ("sum", "five", "ten"):
                 labels = {"family": family, "member": member, "query": query}
                 yield Cell("tables", rows, query, labels | {"tuned": place % 2 == 0})
+
+
+def small_cells() -> Iterator[Cell]:
+    """Few rows: most of the time is the host's."""
+    for place, (name, (rows, keys, query)) in enumerate(SMALL.items()):
+        labels = {"family": f"{rows:,} rows", "member": name, "query": query}
+        few = input_of(name, keys, NARROW_VALUES, rows=rows)
+        yield Cell("small", few, query, labels | {"tuned": place % 2 == 0})
 
 
 def families_cells() -> Iterator[Cell]:
@@ -435,6 +447,12 @@ PARTS = {
         repeats=5,
         head=lambda cells: {"summary": summary(cells)},
     ),
+    "small": Part(
+        *(small_cells, frame_arms, measure_tables),
+        rows=10**6,
+        repeats=101,
+        head=lambda cells: {"summary": summary(cells)},
+    ),
     "families": Part(
         *(families_cells, forced_arms, measure_forced),
         head=lambda cells: {"device": asdict(current_device())},
@@ -460,7 +478,7 @@ def fill(cells: list[Cell], rows: int, i: int, n: int) -> None:
     """Run ours once in the i-th of n parts of the inputs; skewed keys are drawn evenly too."""
     inputs = [list(alike) for _, alike in groupby(cells, lambda cell: cell.input)]
     for alike in inputs[i::n]:
-        frame = alike[0].input.make(rows)
+        frame = alike[0].input.make(alike[0].input.rows or rows)
         skewed = alike[0].part == "grid" and alike[0].labels["zipf"]
         for each in (frame, evenly(frame)) if skewed else (frame,):
             for cell in alike:
@@ -480,7 +498,7 @@ def run(name: str, cells: list[Cell], options: argparse.Namespace) -> list[Recor
         if held != cell.input:
             # the memory of the last input is given back first
             frame = None
-            frame, held = cell.input.make(rows), cell.input
+            frame, held = cell.input.make(cell.input.rows or rows), cell.input
         done.append({**cell.labels, **part.measure(cell, frame, options)})
         print(line(cell.name, done[-1]), flush=True)
         head = report_head(options.commit) | {"rows": rows, **part.head(done)}

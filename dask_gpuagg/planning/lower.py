@@ -210,9 +210,9 @@ def _exchange(
     method = query.shuffle_method or dask.config.get("dataframe.shuffle.method", None)
     if method is None and not query.on_device and get_default_shuffle_method() == "p2p":
         method = "p2p"
-    if method is None:
+    if method is None or (method == "tasks" and query.on_device):
         # here Dask would shuffle through the disk: partials are small, and our exchange keeps
-        # them in memory; p2p would take partials of the device through the host
+        # them in memory; Dask's own would take partials of the device through the host
         if chunks is not None and query.on_device:
             chunks = _smaller(query, decision, chunks)
         partials = partials_of(query, chunks, buckets)

@@ -103,6 +103,16 @@ def test_many_groups_are_exchanged_into_a_piece_for_each_gpu(
     right(query, pdf)
 
 
+@pytest.mark.parametrize("method", ["tasks", "disk"])
+def test_partials_stay_on_the_device_in_an_exchange_by_tasks(client: Client, method: str) -> None:
+    """Dask's shuffles move pieces as bytes of the host."""
+    pdf = frame(1_000)
+    query = on_all(client, pdf).groupby("k").v.sum(split_out=3, shuffle_method=method)
+    keys = map(str, query.optimize(fuse=False).dask)
+    assert any("gpuagg_pieces" in key for key in keys) == (method == "disk")
+    right(query, pdf)
+
+
 def test_a_result_beyond_the_bound_is_merged_in_more_pieces(client: Client) -> None:
     pdf = frame(100_000)
     with pieces_of(100_000):
