@@ -1,9 +1,10 @@
 """Figures in the pages come from committed results, or say what else they are.
 
 A figure is a number with a decimal point, or with a unit of time, memory or speed, a share or a
-ratio. Its paragraph or item of a list, or its table with the paragraph before, names a file of
-``benchmarks/results`` or a paper, or says ``by hand`` and links to the notebook. A figure beside a
-file's name is one of that file's, rounded. Generated tables are compared with the generator's.
+ratio. Its paragraph or item of a list, or its row of a table with the paragraph before, names a
+file of ``benchmarks/results`` or a paper, or says ``by hand`` and links to the notebook. A figure
+beside a file's name is one of that file's, rounded. Generated tables are compared with the
+generator's. Columns that are called ``theirs`` have figures of papers.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ IN_WORDS = re.compile(r"\b(?:twice|(?:two|three|four|five|six|eight|ten) times) 
 NO_PROSE = re.compile(r"`[^`]*`|\]\([^)]*\)|<[^>]*>")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"\w+\.json")
+THEIRS = re.compile(r"(?<=\|)[^|]*(?=\|[^|]*\|$)")
 BY_HAND = re.compile(r"\[[^]]*by hand[^]]*\]\([^)]*notebook\.md|notebook\.md[^)]*\),? by hand")
-PAPER = re.compile(r"\b(?:Karnagel|Luan|Rosenfeld|Wang|Wu)(?: and Chang)? 20\d\d|Table 1 of Wang")
+PAPER = re.compile(r"\b(?:Karnagel|Luan|Rosenfeld|Wang|Wu)(?: and Chang)? 20\d\d|libcudf 2026")
 
 # Not measured: limits and sizes that the code or Dask sets, versions, what an algorithm promises.
 LIMITS: dict[str, set[str]] = {
@@ -63,6 +65,7 @@ LIMITS: dict[str, set[str]] = {
     "docs/how-it-works.md": {"10 %"},
     "docs/larger.md": {"16 MiB", "192 MiB", "256 MiB", "2 GiB"},
     "docs/memory.md": {"128 MiB", "15 s"},
+    "docs/papers.md": {"26.10", "256 MiB"},
     "docs/quickstart.md": {"2025.5"},
     "docs/routes.md": {"4 MiB", "16 MiB", "32 MiB", "64 MiB", "128 MiB", "1 GiB", "100 MB"},
     "docs/support.md": {"1 %", "1.6 %", "3.3 %", "16 KiB"},
@@ -79,13 +82,15 @@ LIMITS: dict[str, set[str]] = {
 
 
 def blocks(page: Path) -> Iterator[str]:
-    """Paragraphs and items of lists; tables that are not generated, with the paragraph before."""
+    """Paragraphs, items of lists, and rows of tables with the paragraph before."""
     marked = importlib.import_module("page_tables").MARKED
     text = FENCE.sub("", marked.sub("", page.read_text(encoding="utf-8")))
     block = ""
     for paragraph in re.split(r"\n\s*\n", text):
         if paragraph.lstrip().startswith("|"):
-            block += f"\n{paragraph}"
+            is_of_papers = "| theirs | ours |" in paragraph
+            for row in paragraph.splitlines():
+                yield f"{block}\n{THEIRS.sub('', row) if is_of_papers else row}"
             continue
         yield block
         *items, block = re.split(r"\n(?=\s*(?:[-*:]|\d+\.) )", paragraph)
