@@ -1,7 +1,4 @@
-"""Tables of the documentation that committed results of the benchmarks give.
-
-A test holds the table of ``README.md`` to ``highlight_table``.
-"""
+"""Tables of the documentation that committed results of the benchmarks give, at each build."""
 
 from __future__ import annotations
 
@@ -101,6 +98,17 @@ def highlight_table() -> str:
     """Markdown table of ``highlights``."""
     head = ["measured", "stock Dask takes so many times longer"]
     return markdown(head, highlights())
+
+
+def bars() -> str:
+    """The ratios of ``highlights`` as bars of HTML, which narrow screens can show."""
+    rows = highlights()
+    means = [float(text.split(" ")[0]) for _, text in rows]
+    bars = [
+        f'<div><span>{title}</span><i style="width: {mean / max(means):.0%}"></i><b>{text}</b></div>'
+        for (title, text), mean in zip(rows, means, strict=True)
+    ]
+    return f'```{{raw}} html\n<div class="bars">{"".join(bars)}</div>\n```\n'
 
 
 def numbers() -> str:
@@ -395,6 +403,7 @@ def parts() -> dict[str, str]:
     return made | {
         "deterministic.md": exact_sums(_RESULTS),
         "highlights.md": highlight_table(),
+        "bars.md": bars(),
         "numbers.md": numbers(),
         "choice.md": expectations(choice.RESULT),
     }
