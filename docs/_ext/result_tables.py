@@ -101,33 +101,21 @@ def highlight_table() -> str:
 
 
 def bars() -> str:
-    """The ratios of ``highlights`` as bars of HTML, which narrow screens can show."""
+    """The ratios of ``highlights`` as bars of HTML, which narrow screens can show, and TPC-H."""
     rows = highlights()
     means = [float(text.split(" ")[0]) for _, text in rows]
     bars = [
-        f'<div><span>{title}</span><i style="width: {mean / max(means):.0%}"></i><b>{text}</b></div>'
+        f'<div><span>{title}</span><i style="--share: {mean / max(means):.2f}"></i><b>{text}</b></div>'
         for (title, text), mean in zip(rows, means, strict=True)
     ]
-    return f'```{{raw}} html\n<div class="bars">{"".join(bars)}</div>\n```\n'
-
-
-def numbers() -> str:
-    """Three figures for the first page, as HTML."""
-    cpu, gpu = (highlights()[i][1].split(" ")[0] for i in (0, 3))
     tpch = json.loads(_TPCH.read_text(encoding="utf-8"))["schedulers"]["threads"]["queries"]
     equal = sum(query["answer"]["equal"] for query in tpch.values())
     slower = sum(any(query["slower"].values()) for query in tpch.values())
-    answers = (
-        "queries of TPC-H have stock Dask's answers; "
-        f"{slower or 'none'} of them slower by more than noise"
+    return (
+        f'```{{raw}} html\n<div class="bars">{"".join(bars)}</div>\n```\n\n'
+        f"{equal} of the {len(tpch)} queries of TPC-H have stock Dask's answers; "
+        f"{slower or 'none'} of them takes longer by more than noise.\n"
     )
-    texts = (
-        (f"{cpu}×", "as fast as stock Dask: group-bys on two cores, geometric mean"),
-        (f"{gpu}×", "as fast as tuned dask-cudf: a billion rows on one H200, geometric mean"),
-        (f"{equal} of {len(tpch)}", answers),
-    )
-    cells = "".join(f"<div><b>{figure}</b><span>{text}</span></div>" for figure, text in texts)
-    return f'```{{raw}} html\n<div class="numbers">{cells}</div>\n```\n'
 
 
 def peers(text: str) -> str:
@@ -404,6 +392,5 @@ def parts() -> dict[str, str]:
         "deterministic.md": exact_sums(_RESULTS),
         "highlights.md": highlight_table(),
         "bars.md": bars(),
-        "numbers.md": numbers(),
         "choice.md": expectations(choice.RESULT),
     }
