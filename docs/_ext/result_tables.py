@@ -104,9 +104,10 @@ def bars() -> str:
     """The ratios of ``highlights`` as bars of HTML, which narrow screens can show, and TPC-H."""
     rows = highlights()
     means = [float(text.split(" ")[0]) for _, text in rows]
+    shares = [f"--share: {mean / max(means):.2f}" for mean in means]
     bars = [
-        f'<div><span>{title}</span><i style="--share: {mean / max(means):.2f}"></i><b>{text}</b></div>'
-        for (title, text), mean in zip(rows, means, strict=True)
+        f'<div><span>{title}</span><i style="{share}"></i><b>{text}</b></div>'
+        for (title, text), share in zip(rows, shares, strict=True)
     ]
     tpch = json.loads(_TPCH.read_text(encoding="utf-8"))["schedulers"]["threads"]["queries"]
     equal = sum(query["answer"]["equal"] for query in tpch.values())
