@@ -326,7 +326,7 @@ def out_of_core() -> str:
         if cell["resource"] == "pool" and cell["passes"] == 1 and "peers" not in cell:
             seconds, rate = cell["seconds"][-1], cell["gigabytes_a_second"]
             rows.append([f"{cell['groups']:,}", f"{seconds:.2f}", f"{rate:.1f}"])
-    return markdown(["groups", "seconds", "GB/s"], rows)
+    return markdown(["possible keys", "seconds", "GB/s"], rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {

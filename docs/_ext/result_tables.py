@@ -350,11 +350,11 @@ def larger(text: str) -> str:
             memory = f"a pool of {cell['limit_bytes'] / 1e9:.1f} GB"
         peak = "" if cell["peak_bytes"] is None else f"{cell['peak_bytes'] / 1e9:.1f}"
         rows.append([*start, memory, rate, f"{cell['share_of_link']:.0%}", peak])
-    head = ["groups", "rows, GB", "device memory", "GB/s", "of the link", "most in use, GB"]
+    head = ["possible keys", "rows, GB", "device memory", "GB/s", "of the link", "most in use, GB"]
     lines = [f"The link takes {report['link'] / 1e9:.1f} GB/s from pinned memory.", ""]
     lines.append(markdown(head, rows))
     if beside:
-        head = ["groups", "rows, GB", "stream, GB/s", "host engine", "Polars", "DuckDB"]
+        head = ["possible keys", "rows, GB", "stream, GB/s", "host engine", "Polars", "DuckDB"]
         lines += ["", "Times as long as the stream:", "", markdown(head, beside)]
     return "\n".join(lines)
 
