@@ -1,7 +1,4 @@
-"""Tables of the documentation that committed results of the benchmarks give.
-
-A test holds the table of ``README.md`` to ``highlight_table``.
-"""
+"""Tables of the documentation that committed results of the benchmarks give, at each build."""
 
 from __future__ import annotations
 
@@ -103,23 +100,23 @@ def highlight_table() -> str:
     return markdown(head, highlights())
 
 
-def numbers() -> str:
-    """Three figures for the first page, as HTML."""
-    cpu, gpu = (highlights()[i][1].split(" ")[0] for i in (0, 3))
+def bars() -> str:
+    """The ratios of ``highlights`` as bars of HTML, which narrow screens can show, and TPC-H."""
+    rows = highlights()
+    means = [float(text.split(" ")[0]) for _, text in rows]
+    shares = [f"--share: {mean / max(means):.2f}" for mean in means]
+    bars = [
+        f'<div><span>{title}</span><i style="{share}"></i><b>{text}</b></div>'
+        for (title, text), share in zip(rows, shares, strict=True)
+    ]
     tpch = json.loads(_TPCH.read_text(encoding="utf-8"))["schedulers"]["threads"]["queries"]
     equal = sum(query["answer"]["equal"] for query in tpch.values())
     slower = sum(any(query["slower"].values()) for query in tpch.values())
-    answers = (
-        "queries of TPC-H have stock Dask's answers; "
-        f"{slower or 'none'} of them slower by more than noise"
+    return (
+        f'```{{raw}} html\n<div class="bars">{"".join(bars)}</div>\n```\n\n'
+        f"{equal} of the {len(tpch)} queries of TPC-H have stock Dask's answers; "
+        f"{slower or 'none'} of them takes longer by more than noise.\n"
     )
-    texts = (
-        (f"{cpu}×", "as fast as stock Dask: group-bys on two cores, geometric mean"),
-        (f"{gpu}×", "as fast as tuned dask-cudf: a billion rows on one H200, geometric mean"),
-        (f"{equal} of {len(tpch)}", answers),
-    )
-    cells = "".join(f"<div><b>{figure}</b><span>{text}</span></div>" for figure, text in texts)
-    return f'```{{raw}} html\n<div class="numbers">{cells}</div>\n```\n'
 
 
 def peers(text: str) -> str:
@@ -353,11 +350,11 @@ def larger(text: str) -> str:
             memory = f"a pool of {cell['limit_bytes'] / 1e9:.1f} GB"
         peak = "" if cell["peak_bytes"] is None else f"{cell['peak_bytes'] / 1e9:.1f}"
         rows.append([*start, memory, rate, f"{cell['share_of_link']:.0%}", peak])
-    head = ["groups", "rows, GB", "device memory", "GB/s", "of the link", "most in use, GB"]
+    head = ["possible keys", "rows, GB", "device memory", "GB/s", "of the link", "most in use, GB"]
     lines = [f"The link takes {report['link'] / 1e9:.1f} GB/s from pinned memory.", ""]
     lines.append(markdown(head, rows))
     if beside:
-        head = ["groups", "rows, GB", "stream, GB/s", "host engine", "Polars", "DuckDB"]
+        head = ["possible keys", "rows, GB", "stream, GB/s", "host engine", "Polars", "DuckDB"]
         lines += ["", "Times as long as the stream:", "", markdown(head, beside)]
     return "\n".join(lines)
 
@@ -395,6 +392,6 @@ def parts() -> dict[str, str]:
     return made | {
         "deterministic.md": exact_sums(_RESULTS),
         "highlights.md": highlight_table(),
-        "numbers.md": numbers(),
+        "bars.md": bars(),
         "choice.md": expectations(choice.RESULT),
     }
