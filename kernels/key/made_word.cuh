@@ -161,8 +161,9 @@ template <bool KEEP_NULLS> struct UnpackWide {
 };
 
 // Strings, and keys of more than 128 bits: the word is a hash, and beside it a second one of 32 bits
-// checks that a group has one key. Two keys share both with a probability below 2**-95, or below
-// 2**-61 if somebody chose them to. State STATE keeps the check with the number of a row, from which the key columns are gathered.
+// checks that a group has one key. Two keys share both with a probability below 2**-95, or below 2**-61
+// if somebody chose them to. State STATE keeps the check with the number of a row, from which the key
+// columns are gathered.
 template <bool KEEP_NULLS, u32 WORDS, u32 CHECKS, u32 STATE, class... K>
 struct Hashed : MadeWord<WORDS> {
     using Rows = ByRow<KEEP_NULLS, K...>;
