@@ -274,6 +274,30 @@ def tpch() -> str:
     return markdown(["stock time over plugin time, medians", "by the clock", "in CPU time"], rows)
 
 
+def tpch_gpu() -> str:
+    """TPC-H on one GPU: seconds of stock dask-cudf, ours and cuDF-Polars, and stock's group-bys."""
+    rows = []
+    for name, query in _report("nvidia-h200/tpch.json")["schedulers"]["gpu"]["queries"].items():
+        if query["ratio"] is None:
+            continue
+        times = [arm["median"] for arm in query["arms"]]
+        times += [query["cudf_polars"]["median"]] if "cudf_polars" in query else []
+        cells = [f"{seconds:.2f}" for seconds in times] + [""] * (3 - len(times))
+        share = f"{query['shares'].get('group-bys', 0):.0%}".replace("%", " %")
+        rows.append([name.upper(), *cells[:2], f"{query['ratio']:.2f}", cells[2], share])
+    head = ["query", "stock, s", "plugin, s", "ratio", "cuDF-Polars, s", "group-bys"]
+    return markdown(head, rows)
+
+
+def small() -> str:
+    """Frames of few rows, DataFrames in and out."""
+    rows = []
+    for cell in _cells("small"):
+        times = [_ms(cell["median_ms"][arm]) for arm in ("ours", "cudf")]
+        rows.append([cell["family"], cell["member"], cell["query"], *times, f"{cell['ratio']:.2f}"])
+    return markdown(["rows", "keys", "query", "ours, ms", "cuDF, ms", "ratio"], rows)
+
+
 def counted() -> str:
     """Bytes of memory for each row: of the model and counted by the hardware."""
     report = _report("nvidia-h200/counts.json")
@@ -335,7 +359,8 @@ TABLES: dict[str, Callable[[], str]] = {
         table.__name__: table
         for table in (
             *(direct, folding, beside_cudf, skewed, gathered, sorted_rows, runs, probes),
-            *(full_table, wrong_estimates, strings, tpch, counted, few_groups, forced, out_of_core),
+            *(full_table, wrong_estimates, strings, tpch, tpch_gpu, small, counted, few_groups),
+            *(forced, out_of_core),
         )
     },
 }
