@@ -357,7 +357,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows, partitions = (1e7, 8) if options.engine == HOST else (8e8, 32)
-    queries, out = PIPELINES, OUT[options.engine]
+    queries: tuple[Pipeline, ...] = PIPELINES
+    out = OUT[options.engine]
     if options.group_bys:
         rows, partitions, queries, out = 2e7, 16, GROUP_BYS, GROUP_BYS_OUT
     options.rows, options.partitions = int(options.rows or rows), options.partitions or partitions
@@ -377,7 +378,7 @@ def main() -> None:
         for pipeline in chosen:
             arms = arms_of(pipeline, session, options)
             compares = bool(pipeline.sql) and options.engine == HOST
-            cell = {"name": pipeline.name, "title": pipeline.title}
+            cell: dict[str, Any] = {"name": pipeline.name, "title": pipeline.title}
             cell |= measure(arms, options, compares)
             bare = next((c for c in results["cells"] if c["name"] == BARE), cell)
             fastest = min((cell["median"][p] for p in PEERS if p in cell["median"]), default=None)
