@@ -76,7 +76,6 @@ class Measured:
 
     decision: Decision
     kernel_ms: dict[str, float]
-    redone: bool
 
     @property
     def ms(self) -> float:
@@ -138,7 +137,7 @@ def cases(path: Path) -> list[Case]:
         for name, run in cell["kernels"].items():
             if name != "auto":
                 decision = decision_of(run["decision"])
-                kernels[decision.kernel] = Measured(decision, run["kernels_ms"], run["restarted"])
+                kernels[decision.kernel] = Measured(decision, run["kernels_ms"])
         label = f"{cell['keys']} {cell['groups']:,} {cell['aggregations']}"
         label += f" zipf {cell['zipf']}" if cell["zipf"] else ""
         launched = {name for run in cell["kernels"].values() for name in run["kernels_ms"]}

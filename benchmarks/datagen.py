@@ -5,18 +5,14 @@ The columns and their ranges are those of db-benchmark's ``groupby-datagen.R``
 published checksums do not apply. One column is ours: ``skew``, an integer key whose frequencies
 follow a bounded Zipf law, because every key of db-benchmark is uniform.
 
-Rows come in blocks of fixed size with a generator seeded per block and column. The data therefore
-depend on the parameters alone, never on how many partitions they are cut into, and any range of
-rows can be made without the rows before it.
+Every file and column has a generator with a seed of its own.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +21,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-BLOCK_ROWS = 1_000_000
-"""Rows drawn from one seed; part of the definition of the data, so not an option."""
-
-GENERATOR_VERSION = 1
+GENERATOR_VERSION = 2
 """In the name of every cached folder: raise it when the data of equal parameters change."""
 
 SEED, ZIPF = 108, 1.1
@@ -66,67 +59,31 @@ def _short(number: int) -> str:
     return f"{head}e{len(digits) - 1}" if len(head) == 1 else digits
 
 
-class _Blocks:
-    """Blocks of rows, and what they share: the strings, the Zipf distribution."""
-
-    def __init__(self, parameters: Parameters) -> None:
-        self.parameters = parameters
-        self.words = {
-            column: pa.array(
-                [pattern % number for number in range(1, parameters.cardinality(column) + 1)],
-                type=pa.large_string(),
-            )
-            for column, pattern in STRING_KEYS.items()
-        }
-        ranks = np.arange(1, parameters.cardinality("skew") + 1, dtype=np.float64)
-        weight = np.cumsum(ranks**-ZIPF)
-        self.skew_steps = weight / weight[-1]
-
-    def block(self, number: int) -> pd.DataFrame:
-        """Return one block of rows; every column has a generator of its own."""
-        rows = min(BLOCK_ROWS, self.parameters.rows - number * BLOCK_ROWS)
-        return pd.DataFrame(
-            {
-                column: self._column(column, rows, np.random.default_rng([SEED, number, stream]))
-                for stream, column in enumerate(_STREAMS)
-            }
-        )
-
-    def _column(self, column: str, rows: int, rng: np.random.Generator) -> Any:
-        if column in INTEGER_VALUES:
-            return rng.integers(1, INTEGER_VALUES[column], rows, endpoint=True)
-        if column == "v3":
-            return np.round(rng.random(rows) * 100, 6)
-        if column == "skew":
-            return np.searchsorted(self.skew_steps, rng.random(rows)) + 1
-        codes = rng.integers(0, self.parameters.cardinality(column), rows)
-        if column in INTEGER_KEYS:
-            return codes + 1
-        # A take from the distinct strings: the rows never exist as Python objects.
-        return self.words[column].take(pa.array(codes)).to_pandas()
+def draw(parameters: Parameters, number: int, count: int) -> pd.DataFrame:
+    """Draw one of ``count`` files, whose rows are consecutive."""
+    start, stop = (n * parameters.rows // count for n in (number, number + 1))
+    columns = {
+        column: _column(parameters, column, stop - start, [SEED, number, stream])
+        for stream, column in enumerate(_STREAMS)
+    }
+    return pd.DataFrame(columns, index=pd.RangeIndex(start, stop))
 
 
-def partitions(parameters: Parameters, count: int) -> Iterator[pd.DataFrame]:
-    """Yield the data set in ``count`` consecutive parts whose lengths differ by at most one.
-
-    No more than one part and one block are held at a time.
-    """
-    bounds = [number * parameters.rows // count for number in range(count + 1)]
-    blocks = _Blocks(parameters)
-    held, number = blocks.block(0), 0
-    for start, stop in itertools.pairwise(bounds):
-        pieces = []
-        position = start
-        while position < stop:
-            if position // BLOCK_ROWS != number:
-                number = position // BLOCK_ROWS
-                held = blocks.block(number)
-            first = position - number * BLOCK_ROWS
-            last = min(stop - number * BLOCK_ROWS, BLOCK_ROWS)
-            pieces.append(held.iloc[first:last])
-            position += last - first
-        part = pd.concat(pieces) if pieces else held.iloc[:0]
-        yield part.set_axis(pd.RangeIndex(start, stop), axis=0)
+def _column(parameters: Parameters, column: str, rows: int, seed: list[int]) -> Any:
+    rng, cardinality = np.random.default_rng(seed), parameters.cardinality(column)
+    if column in INTEGER_VALUES:
+        return rng.integers(1, INTEGER_VALUES[column], rows, endpoint=True)
+    if column == "v3":
+        return np.round(rng.random(rows) * 100, 6)
+    if column == "skew":
+        weight = np.cumsum(np.arange(1, cardinality + 1, dtype=np.float64) ** -ZIPF)
+        return np.searchsorted(weight / weight[-1], rng.random(rows)) + 1
+    codes = rng.integers(0, cardinality, rows)
+    if column in INTEGER_KEYS:
+        return codes + 1
+    words = [STRING_KEYS[column] % number for number in range(1, cardinality + 1)]
+    # A take from the distinct strings: the rows never exist as Python objects.
+    return pa.array(words, pa.large_string()).take(pa.array(codes)).to_pandas()
 
 
 def write_parquet(parameters: Parameters, count: int, cache: Path) -> Path:
@@ -143,8 +100,10 @@ def write_parquet(parameters: Parameters, count: int, cache: Path) -> Path:
     unfinished = cache / f".{folder.name}.{os.getpid()}"
     unfinished.mkdir()
     try:
-        for number, part in enumerate(partitions(parameters, count)):
-            part.to_parquet(unfinished / f"part-{number:05d}.parquet", index=False)
+        for number in range(count):
+            draw(parameters, number, count).to_parquet(
+                unfinished / f"part-{number:05d}.parquet", index=False
+            )
         unfinished.rename(folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Whole queries on a cluster: stock Dask, tuned, ours, peers, and the floor.
+"""Whole queries on a cluster: stock Dask, tuned, ours, and the floor.
 
 ``python -m benchmarks.end_to_end`` runs queries on rows persisted in a GPU cluster and on Parquet
 files, the arms alternating in one process, and writes the results file after every cell.
@@ -23,16 +23,13 @@ from benchmarks import machine
 from benchmarks.arms import list_of
 from benchmarks.end_to_end_arms import (
     ARMS,
-    CUDF_POLARS,
     DEFAULT,
     FLOOR,
     OURS,
     TUNED,
-    CudfPolars,
     DaskArm,
     Floor,
     Question,
-    missing,
     tuned,
 )
 from benchmarks.end_to_end_cluster import (
@@ -145,26 +142,19 @@ def measure(bench: Bench, cell: Cell, entry: dict[str, Any]) -> None:
     entry["expected"] = {label: right[label] for label in ("groups", "v_sum")}
     records, arms = entry["arms"], {}
     for name in bench.options.arms:
-        if name == CUDF_POLARS and cell.kind == PERSISTED:
-            continue
         records[name] = {"run": bench.number, "first_ms": None, "times_ms": [], "median_ms": None}
-        reason = missing(bench.options.engine) if name == CUDF_POLARS else None
-        if reason is not None:
-            records[name] = {"run": bench.number, "skipped": reason}
-        elif name == FLOOR:
+        if name == FLOOR:
             attempt(bench, Floor(question), records[name], None)
         elif name != TUNED:
-            is_peer = name == CUDF_POLARS
-            arms[name] = CudfPolars(question) if is_peer else DaskArm(question, name)
+            arms[name] = DaskArm(question, name)
             first_run(bench, arms[name], records[name], right)
     if TUNED in records:
         arms[TUNED] = search(bench, question, records[TUNED])
     arms = {name: arms[name] for name in records if name in arms}
     repeat(bench, arms, records, right)
     entry["ratios"] = ratios(records)
-    ours = arms.get(OURS)
-    if isinstance(ours, DaskArm):
-        entry["plan"] = ours.plan()
+    if OURS in arms:
+        entry["plan"] = arms[OURS].plan()
 
 
 def attempt(bench: Bench, arm: Any, record: dict[str, Any], right: Any) -> Run | None:
@@ -190,7 +180,7 @@ def attempt(bench: Bench, arm: Any, record: dict[str, Any], right: Any) -> Run |
 
 def first_run(bench: Bench, arm: Any, record: dict[str, Any], right: dict[str, Any]) -> None:
     """The first run of an arm in a cell, cold if the cluster has not run it before."""
-    about = (arm.name, bench.session.starts if isinstance(arm, DaskArm) else 0)
+    about = (arm.name, bench.session.starts)
     record["cold"] = about not in bench.warm
     bench.warm.add(about)
     done = attempt(bench, arm, record, right)
@@ -250,12 +240,9 @@ IDENTITY = ("engine", "name", "rows", "groups", "partitions", "workers", "protoc
 PACKAGES = (
     "cudf-cu12",
     "cudf-cu13",
-    "cudf-polars-cu12",
-    "cudf-polars-cu13",
     "dask-cuda",
     "distributed-ucxx-cu12",
     "distributed-ucxx-cu13",
-    "polars",
 )
 
 
@@ -308,9 +295,8 @@ def line(entry: dict[str, Any]) -> str:
 
 def shown(arm: dict[str, Any]) -> str:
     """An arm in a few words: milliseconds (the first run's in brackets), or what went wrong."""
-    for reason in ("skipped", "error"):
-        if reason in arm:
-            return f"{reason}: {arm[reason]}"
+    if "error" in arm:
+        return f"error: {arm['error']}"
     text = "-" if arm.get("median_ms") is None else f"{arm['median_ms']:,.1f} ms"
     if arm.get("first_ms") is not None:
         text += f" ({arm['first_ms']:,.0f})"
@@ -334,7 +320,7 @@ DEFAULTS: dict[str, Any] = {
     "files": 32,
     "repeats": 5,
     "workers": 1,
-    "arms": (DEFAULT, TUNED, OURS, FLOOR, CUDF_POLARS),
+    "arms": (DEFAULT, TUNED, OURS, FLOOR),
 }
 QUICK: dict[str, Any] = {
     "rows": 20_000,

@@ -1,4 +1,4 @@
-"""The arms of ``benchmarks.end_to_end``: stock Dask, ours, peers on the same files, the floor."""
+"""The arms of ``benchmarks.end_to_end``: stock Dask, ours, the floor."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import collections
 import concurrent.futures
 import contextlib
 import importlib.util
-import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -26,16 +25,13 @@ from benchmarks.end_to_end_cluster import (
     Stopped,
     libraries,
     message_of,
-    probes,
-    summary,
     timed,
     without_frames,
 )
-from benchmarks.host_peers import by_polars
 
 DEFAULT, TUNED, OURS, EXACT = "stock-default", "stock-tuned", "ours", "ours-exact"
-FLOOR, CUDF_POLARS = "floor", "cudf-polars"
-ARMS = (DEFAULT, TUNED, OURS, EXACT, FLOOR, CUDF_POLARS)
+FLOOR = "floor"
+ARMS = (DEFAULT, TUNED, OURS, EXACT, FLOOR)
 
 CANDIDATES = tuple(
     {"split_out": outputs, "shuffle_method": method}
@@ -160,37 +156,6 @@ def _again(
     least = min((ms for e in seen for ms in e["times_ms"]), default=float("inf"))
     done = arm.run(min(limit(), 2 * least / 1e3 + 1), False)
     entry["times_ms"].append(done.seconds * 1e3)
-
-
-@dataclass(slots=True)
-class CudfPolars:
-    """Polars' GPU engine on the same files, in this process; it cannot be stopped."""
-
-    question: Question
-    name: str = CUDF_POLARS
-
-    def run(self, limit: float, look: bool) -> Run:
-        """One run, to a table in this process."""
-        asked = self.question
-        assert isinstance(asked.source, Files)
-        # by default it takes most of the free memory as managed memory, beside the workers' pools
-        os.environ.setdefault("POLARS_GPU_ENABLE_CUDA_MANAGED_MEMORY", "0")
-        # libcudf in this process copies files by as many threads as on the workers
-        from dask_gpuagg.worker.plugin import copy_files_by_all_cores
-
-        copy_files_by_all_cores()
-        import polars as pl
-
-        engine = pl.GPUEngine(executor="streaming", raise_on_fail=True)
-        files, aggregations = f"{asked.source.folder}/*.parquet", asked.query.aggregations
-        start = time.perf_counter()
-        result = by_polars(files, (asked.key,), aggregations, engine)
-        seconds = time.perf_counter() - start
-        found = None
-        if look:
-            answer = result.to_pandas().set_index(asked.key)
-            found = summary(answer, asked.query, asked.key, probes(asked.groups))
-        return Run(seconds, {}, found)
 
 
 def missing(engine: str) -> str | None:

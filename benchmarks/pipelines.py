@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.pipelines`` runs queries on Parquet files with the host engine, beside stock
 Dask, Polars and DuckDB; with ``--engine device`` on rows persisted in one GPU, beside dask-cuDF
-with one output. The arms alternate. Each query's time is divided by the bare query's too.
+with one output. Each query's time is divided by the bare query's too. With ``--group-bys`` they are
+group-bys alone. The arms alternate; the CPU's seconds vary less where other programs run too.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ OUT = {
     HOST: Path("benchmarks/results/pipelines.json"),
     DEVICE: Path("benchmarks/results/nvidia-h200/pipelines.json"),
 }
+GROUP_BYS_OUT = Path("benchmarks/results/host_peers.json")
 BARE, FIVE = "bare", {"v": ["sum", "count", "min", "max"], "w": ["mean"]}
 SQL_FIVE = "sum(v), count(v), min(v), max(v), avg(w)"
 
 
-def by(frame: Any, key: str, spec: dict[str, Any], **tuning: Any) -> Any:
+def by(frame: Any, key: Any, spec: dict[str, Any], **tuning: Any) -> Any:
     """A group-by."""
     return frame.groupby(key).agg(spec, **tuning)
 
@@ -97,15 +99,41 @@ PIPELINES = (
     Pipeline("transform_many", "transform('mean') of v by m, its sum",
              lambda d, o, **t: d.groupby("m").v.transform("mean").sum()),
 )  # fmt: skip
+GROUP_BYS = (
+    Pipeline("sum_few", "sum by 1,000 groups", lambda d, o: d.groupby("k").v.sum(),
+             "select k, sum(v) from {t} group by k"),
+    Pipeline("five_few", "five aggregations by 1,000", lambda d, o: by(d, "k", FIVE),
+             f"select k, {SQL_FIVE} from {{t}} group by k"),
+    Pipeline("five_many", "five aggregations by 1,000,000", lambda d, o: by(d, "m", FIVE),
+             f"select m, {SQL_FIVE} from {{t}} group by m"),
+    Pipeline("sum_most", "sum by 8,000,000", lambda d, o: d.groupby("most").v.sum(),
+             "select most, sum(v) from {t} group by most"),
+    Pipeline("sum_name", "sum by 100,000 strings", lambda d, o: d.groupby("name").v.sum(),
+             "select name, sum(v) from {t} group by name"),
+    Pipeline("two_keys", "mean and std by two keys",
+             lambda d, o: by(d, ["s", "k"], {"v": ["mean"], "w": ["std"]}),
+             "select s, k, avg(v), stddev(w) from {t} group by s, k"),
+    Pipeline("median", "median by 1,000", lambda d, o: d.groupby("k").v.median(),
+             "select k, median(v) from {t} group by k"),
+    Pipeline("nunique", "distinct values by 1,000", lambda d, o: d.groupby("k").m.nunique(),
+             "select k, count(distinct m) from {t} group by k"),
+)  # fmt: skip
 
 
 def draw(index: int, rows: int, engine: str) -> Any:
-    """A partition: of ``k`` 1,000 values, of ``m`` a million, 200 texts ``s``, days of ``t``."""
+    """A partition: of ``k`` 1,000 values, of ``m`` a million, 200 texts ``s``, days of ``t``.
+
+    On the host also ``most``, of 8 million values, and 100,000 texts ``name``.
+    """
     xp, frames = libraries(engine)
     rng = xp.random.default_rng(index)
     number = "int64" if engine == HOST else "int32"
     texts = frames.Series([f"name {i}" for i in range(200)])
     seconds = frames.Series(rng.integers(0, 10**7, rows) * 1000)
+    more: dict[str, Any] = {}
+    if engine == HOST:
+        more["most"] = rng.integers(0, 8_000_000, rows)
+        more["name"] = "n" + frames.Series(rng.integers(0, 100_000, rows)).astype("str")
     return frames.DataFrame({
         "k": rng.integers(0, 1_000, rows, dtype=number),
         "m": rng.integers(0, 1_000_000, rows, dtype=number),
@@ -113,7 +141,7 @@ def draw(index: int, rows: int, engine: str) -> Any:
         "w": rng.random(rows, dtype="float32"),
         "s": texts.take(rng.integers(0, 200, rows)).reset_index(drop=True),
         "t": seconds.astype("datetime64[ms]"),
-    })  # fmt: skip
+    } | more)  # fmt: skip
 
 
 def dimension(engine: str) -> Any:
@@ -162,12 +190,21 @@ def polars(names: str, dim: pd.DataFrame) -> Callable[[str], Any]:
 
 
 def duckdb(names: str, dim: pd.DataFrame) -> Callable[[str], Any]:
-    """DuckDB, with as many threads as the machine has cores."""
+    """DuckDB, with as many threads as the machine has cores, to a table of its own.
+
+    One thread would hand over the rows.
+    """
     import duckdb as db
 
     connection = db.connect()
     connection.register("dim", dim)
-    return lambda sql: connection.sql(sql.format(t=f"'{names}'")).to_arrow_table()
+
+    def run(sql: str) -> Any:
+        text = sql.format(t=f"'{names}'")
+        connection.execute(f"create or replace temp table answer as {text}")
+        return connection.table("answer")
+
+    return run
 
 
 PEERS = {POLARS: polars, DUCKDB: duckdb}
@@ -241,25 +278,60 @@ def arms_of(pipeline: Pipeline, session: Any, options: argparse.Namespace) -> di
     return {name: arm for name, arm in arms.items() if name in options.arms}
 
 
-def measure(arms: dict[str, Callable[[], Any]], options: argparse.Namespace) -> dict[str, Any]:
-    """Run one query in all arms, which alternate."""
+def frame_of(result: Any) -> pd.DataFrame:
+    """An arm's answer as numbers and texts, in the order of the keys."""
+    if hasattr(result, "df"):
+        frame = result.df()
+    else:
+        frame = result.to_pandas() if hasattr(result, "to_pandas") else result.reset_index()
+    frame.columns = pd.RangeIndex(frame.shape[1])
+    numeric = pd.api.types.is_numeric_dtype
+    plain = frame.astype({i: "float64" if numeric(frame[i]) else "str" for i in frame})
+    return plain.sort_values(list(plain), ignore_index=True)
+
+
+def is_equal(one: pd.DataFrame, other: pd.DataFrame) -> bool:
+    """Whether two answers are equal but for the rounding of float32 sums."""
+    try:
+        pd.testing.assert_frame_equal(one, other, rtol=1e-4)
+    except AssertionError:
+        return False
+    return True
+
+
+def measure(
+    arms: dict[str, Callable[[], Any]], options: argparse.Namespace, compares: bool
+) -> dict[str, Any]:
+    """Run one query in all arms, which alternate; answers of the first runs may be compared."""
     seconds: dict[str, list[float]] = {name: [] for name in arms}
+    cpu: dict[str, list[float]] = {name: [] for name in arms}
+    answers: dict[str, pd.DataFrame] = {}
     errors: dict[str, str] = {}
-    for _ in range(options.repeats + 1):
+    for number in range(options.repeats + 1):
         for name in seconds.keys() - errors.keys():
-            start = time.perf_counter()
+            gc.collect()
+            start, used = time.perf_counter(), time.process_time()
             try:
-                arms[name]()
+                result = arms[name]()
             except Exception as error:
                 errors[name] = message_of(error)
                 continue
             seconds[name].append(round(time.perf_counter() - start, 5))
-            gc.collect()
-    median = {name: statistics.median(of[1:]) for name, of in seconds.items() if len(of) > 1}
+            cpu[name].append(round(time.process_time() - used, 4))
+            if compares and not number:
+                answers[name] = frame_of(result)
+            del result
+
+    def medians(of_arms: dict[str, list[float]]) -> dict[str, float]:
+        return {name: statistics.median(of[1:]) for name, of in of_arms.items() if len(of) > 1}
+
+    right = answers.get(OURS)
     return {
-        "median": median,
+        "median": medians(seconds),
+        "median_cpu": medians(cpu),
         "first": {name: of[0] for name, of in seconds.items() if of},
         "seconds": {name: of[1:] for name, of in seconds.items()},
+        "equal": {n: right is not None and is_equal(a, right) for n, a in answers.items()},
         "errors": errors,
     }
 
@@ -270,12 +342,13 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pipelines", description=__doc__)
     parser.add_argument("--engine", choices=(HOST, DEVICE), default=HOST)
+    parser.add_argument("--group-bys", action="store_true", help="alone, on the host")
     parser.add_argument("--rows", type=float, help="in all partitions or files together")
     parser.add_argument("--partitions", type=int, help="or files")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--arms", default=f"{OURS},{STOCK},{POLARS},{DUCKDB}")
-    parser.add_argument("--queries", default=",".join(p.name for p in PIPELINES))
+    parser.add_argument("--queries", help="names, by commas; by default all")
     parser.add_argument("--pool", default="62GB", help="device memory of the worker's RMM pool")
     parser.add_argument("--limit", type=float, default=40, help="seconds of a run on a GPU")
     parser.add_argument("--data", type=Path, default=Path("data"))
@@ -283,8 +356,14 @@ def main() -> None:
     parser.add_argument("--commit", help="where the tree is no git checkout")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    options.rows = int(options.rows or (1e7 if options.engine == HOST else 8e8))
-    options.partitions = options.partitions or (8 if options.engine == HOST else 32)
+    rows, partitions = (1e7, 8) if options.engine == HOST else (8e8, 32)
+    queries: tuple[Pipeline, ...] = PIPELINES
+    out = OUT[options.engine]
+    if options.group_bys:
+        rows, partitions, queries, out = 2e7, 16, GROUP_BYS, GROUP_BYS_OUT
+    options.rows, options.partitions = int(options.rows or rows), options.partitions or partitions
+    out, names = options.out or out, (options.queries or "").split(",")
+    chosen = [query for query in queries if not options.queries or query.name in names]
     about = machine.provenance()
     results: dict[str, Any] = about | {
         "commit": options.commit or about["commit"],
@@ -296,11 +375,11 @@ def main() -> None:
     }
     with (files if options.engine == HOST else persisted)(options) as session:
         results |= {"gpus": options.gpus}
-        for pipeline in PIPELINES:
-            if pipeline.name not in options.queries.split(","):
-                continue
+        for pipeline in chosen:
             arms = arms_of(pipeline, session, options)
-            cell = {"name": pipeline.name, "title": pipeline.title, **measure(arms, options)}
+            compares = bool(pipeline.sql) and options.engine == HOST
+            cell: dict[str, Any] = {"name": pipeline.name, "title": pipeline.title}
+            cell |= measure(arms, options, compares)
             bare = next((c for c in results["cells"] if c["name"] == BARE), cell)
             fastest = min((cell["median"][p] for p in PEERS if p in cell["median"]), default=None)
             if OURS in cell["median"]:
@@ -310,16 +389,15 @@ def main() -> None:
                 if STOCK in cell["median"]:
                     cell["stock_to_ours"] = round(cell["median"][STOCK] / ours, 2)
             results["cells"].append(cell)
-            report.write(results, options.out or OUT[options.engine])
-            shown = ("name", "median", "to_bare", "to_best", "stock_to_ours", "errors")
+            report.write(results, out)
+            shown = ("name", "median", "to_bare", "to_best", "stock_to_ours", "equal", "errors")
             print({name: cell.get(name) for name in shown}, flush=True)
         # after all times: counting bytes takes some
-        for cell in results["cells"]:
-            pipeline = next(p for p in PIPELINES if p.name == cell["name"])
+        for pipeline, cell in zip(chosen, results["cells"], strict=True):
             arms = arms_of(pipeline, session, options)
             names = [name for name in (OURS, STOCK) if name in cell["median"]]
             cell["peak_bytes"] = {name: session[-1](arms[name]) for name in names}
-            report.write(results, options.out or OUT[options.engine])
+            report.write(results, out)
 
 
 if __name__ == "__main__":

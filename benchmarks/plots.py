@@ -29,7 +29,6 @@ BARS = {
     "stock-tuned": ("stock Dask, best of six settings", "#8a8a8a"),
     "ours": ("dask-gpuagg", "#1f77b4"),
     "floor": ("floor: kernels, or reading, alone", "#111111"),
-    "cudf-polars": ("Polars' GPU engine", "#e6a04b"),
     "polars": ("Polars", "#e6a04b"),
     "duckdb": ("DuckDB", "#d8c545"),
 }
@@ -136,7 +135,7 @@ def end_to_end(report: dict[str, Any]) -> plt.Figure:
     return figure
 
 
-# arms of benchmarks.host_peers, by their names among BARS
+# arms of benchmarks.pipelines, by their names among BARS
 HOST_BARS = {"stock": "stock-default", "ours": "ours", "polars": "polars", "duckdb": "duckdb"}
 
 
@@ -152,7 +151,8 @@ def host_peers(report: dict[str, Any]) -> plt.Figure:
     titles = [cell["title"].replace(" by ", "\nby ") for cell in report["cells"]]
     axis.set_xticks(range(len(titles)), titles, fontsize=8)
     cores = report["machine"]["usable_cores"]
-    axis.set_title(f"{report['rows']:,} rows from {report['files']} Parquet files, {cores} cores")
+    files = report.get("files") or report["partitions"]
+    axis.set_title(f"{report['rows']:,} rows from {files} Parquet files, {cores} cores")
     axis.set_ylabel("seconds")
     scale(axis)
     axis.spines[["top", "right"]].set_visible(False)
@@ -279,7 +279,7 @@ def main() -> None:
         figure = host(report)
     elif "runs" in report:
         figure = end_to_end(report)
-    elif "files" in report:
+    elif "files" in report or "engine" in report:
         figure = host_peers(report)
     elif "kernels" in report["cells"][0]:
         figure = every_kernel(report, cases(args.result), args.keys)

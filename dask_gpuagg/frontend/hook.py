@@ -41,7 +41,7 @@ from dask_gpuagg.frontend.calls import aggregate, initialize, method
 from dask_gpuagg.frontend.casts import lower_astype
 from dask_gpuagg.frontend.contract import MAPPING, OTHER_INDEX, RELABELLING
 from dask_gpuagg.frontend.extended import ExtendedAggregation, joined
-from dask_gpuagg.frontend.merges import sides_below
+from dask_gpuagg.frontend.merges import sides_below, with_partials, with_steps
 from dask_gpuagg.frontend.metadata import cached_meta, is_cudf
 from dask_gpuagg.frontend.methods import ADDED, Added
 from dask_gpuagg.frontend.ordered import lower_apply, lower_rolling
@@ -50,7 +50,6 @@ from dask_gpuagg.frontend.transform import transform
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.bucketing import dtypes_in
 from dask_gpuagg.planning.chunks import GroupByQuery, Route
-from dask_gpuagg.planning.eager import with_partials, with_steps
 from dask_gpuagg.planning.lower import physical
 from dask_gpuagg.planning.route import in_one_output, route
 from dask_gpuagg.reporting.events import Planned, Refused, emit, is_dry_run

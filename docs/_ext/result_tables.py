@@ -178,7 +178,6 @@ _ARMS = {
     "stock-tuned": "stock, tuned",
     "ours": "ours",
     "ours-later": "ours, later",
-    "cudf-polars": "cudf-polars",
     "floor": "floor",
 }
 

@@ -9,7 +9,7 @@ import dask
 import pandas as pd
 import pytest
 
-from dask_gpuagg.planning import eager
+from dask_gpuagg.frontend import merges
 from tests.comparison import same
 from tests.device.frames import on_device
 from tests.frontend.test_eager import DIM, FACTS, FORMS, MERGEABLE, MERGES, joins_of
@@ -17,8 +17,8 @@ from tests.frontend.test_eager import DIM, FACTS, FORMS, MERGEABLE, MERGES, join
 
 @pytest.fixture(autouse=True)
 def _of_few_rows(plugin: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eager, "ROWS_FROM", 0)
-    monkeypatch.setattr(eager, "MOST_LEFT", float("inf"))
+    monkeypatch.setattr(merges, "ROWS_FROM", 0)
+    monkeypatch.setattr(merges, "MOST_LEFT", float("inf"))
 
 
 def compare(query: Callable[[Any, Any], Any], of_dims: int = 1) -> None:

@@ -195,8 +195,8 @@ def test_a_wrong_bracket_costs_a_second_count(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(selection, "ERRORS", 0.0)
     monkeypatch.setattr(selection, "SPARE", 0.0)
     # both go by brackets of the usual width
-    monkeypatch.setattr(selection, "stride_of", lambda rows, groups: 8)
-    monkeypatch.setattr(selection, "room_of", lambda rows, groups, stride: rows)
+    monkeypatch.setattr("dask_gpuagg.engines.device.groups.stride_of", lambda rows, groups: 8)
+    monkeypatch.setattr(selection, "room_of", lambda rows, inside: rows)
     missed, narrow = [], Selector.narrow
 
     def watched(*args: Any) -> Any:
@@ -220,7 +220,7 @@ def test_a_wrong_bracket_costs_a_second_count(monkeypatch: pytest.MonkeyPatch) -
 def test_without_room_rows_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
     from dask_gpuagg.cuda.runtime.driver import Stopwatch
 
-    monkeypatch.setattr(selection, "room_of", lambda rows, groups, stride: 10)
+    monkeypatch.setattr(selection, "room_of", lambda rows, inside: 10)
     rng = np.random.default_rng(6)
     frame = pd.DataFrame({"k": rng.integers(0, 700, ROWS), "v": rng.normal(size=ROWS)})
     stopwatch = Stopwatch()

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dask_gpuagg
-from dask_gpuagg.planning import eager
+from dask_gpuagg.frontend import merges
 from dask_gpuagg.planning.nodes import GroupByJoinSide
 from tests.announced import partitions
 from tests.comparison import assert_same, same
@@ -28,8 +28,8 @@ RNG = np.random.default_rng(7)
 @pytest.fixture(autouse=True)
 def _of_few_rows(raising: None, monkeypatch: pytest.MonkeyPatch) -> None:
     # the gate has tests of its own
-    monkeypatch.setattr(eager, "ROWS_FROM", 0)
-    monkeypatch.setattr(eager, "MOST_LEFT", float("inf"))
+    monkeypatch.setattr(merges, "ROWS_FROM", 0)
+    monkeypatch.setattr(merges, "MOST_LEFT", float("inf"))
 
 
 FACTS = pd.DataFrame(
@@ -308,7 +308,7 @@ def test_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(eager, "MOST_LEFT", 1 / 4)
+    monkeypatch.setattr(merges, "MOST_LEFT", 1 / 4)
     for i in range(4):
         FACTS.assign(u=np.arange(ROWS) + i * ROWS).to_parquet(tmp_path / f"{i}.parquet")
     facts = dd.read_parquet(tmp_path)

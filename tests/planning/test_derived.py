@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.cuda.derive import text_of
 from dask_gpuagg.cuda.query.instantiations import deriving
 from dask_gpuagg.cuda.runtime import compiler
-from dask_gpuagg.expressions import OPERATIONS, Derived, Read, Step
-from dask_gpuagg.planning import eager, filters
+from dask_gpuagg.expressions import OPERATIONS, Derived, Read, Step, text_of
+from dask_gpuagg.frontend import merges
+from dask_gpuagg.planning import filters
 from dask_gpuagg.planning.chunks import GroupByQuery
 from dask_gpuagg.planning.derived import derived_at_once
 from tests.comparison import same
@@ -50,7 +50,7 @@ def derived(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Derived | None]]:
         reads.append(None if result is query else result.frame.operand("derived"))
         return result
 
-    monkeypatch.setattr(eager, "with_derived", read)
+    monkeypatch.setattr(merges, "with_derived", read)
     # cuDF has no objects that would make steps fail
     monkeypatch.setattr(filters, "_blanked", lambda column, *_: column)
     with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "raise", "scheduler": "sync"}):

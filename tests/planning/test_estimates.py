@@ -21,10 +21,8 @@ from dask_gpuagg.planning.chunks import STREAMED_READERS as IN_TASK
 from dask_gpuagg.planning.chunks import Chunks, Route, Routing
 from dask_gpuagg.planning.route import (
     FEW_PARTITIONS,
-    GroupEstimate,
     _recent,
     dtype_bound,
-    from_metadata,
     from_samples,
 )
 from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy
@@ -404,33 +402,6 @@ def test_the_bound_of_a_dtype_holds_and_is_not_far_off(values, dtype):
     assert distinct <= dtype_bound(column.dtype) <= distinct + 1
 
 
-@pytest.mark.parametrize(
-    "dtype", ["int16", "float64", "object", "datetime64[ns]", "Int64", "string", "string[pyarrow]"]
-)
-def test_wide_dtypes_bound_nothing(dtype):
-    assert dtype_bound(pd.Series([], dtype=dtype).dtype) is None
-
-
-class TestFromMetadata:
-    def test_bounds_multiply(self):
-        dtypes = [np.dtype("bool"), pd.CategoricalDtype(list("abcd"))]
-        assert from_metadata(dtypes, None) == GroupEstimate(
-            15, True, "the keys' dtypes admit no more"
-        )
-
-    def test_rows_bound_too(self):
-        estimate = from_metadata([np.dtype("int8")], 10)
-        assert (estimate.groups, estimate.bound) == (10, True)
-        assert "rows" in estimate.how
-
-    def test_one_unbounded_key_leaves_only_the_rows(self):
-        dtypes = [np.dtype("bool"), np.dtype("float64")]
-        assert from_metadata(dtypes, 77).groups == 77
-        unknown = from_metadata(dtypes, None)
-        assert unknown.groups is None
-        assert not unknown.bound
-
-
 def sample_of(*keys: pd.Series) -> KeySample:
     """All rows of a partition, whose keys are distinct."""
     return KeySample(list(keys), len(keys[0]), len(keys[0]))
@@ -455,11 +426,6 @@ class TestFromSamples:
         # a single shared key points to 1000 * 1000 / 1 keys, more than 4 partitions hold
         a, b, c = range(1000), range(999, 1999), range(5000, 6000)
         assert from_samples(samples_of(a, b, c), 4) == 4000
-
-    def test_empty_samples(self):
-        empty = sample_of(pd.Series([], dtype="int64"))
-        assert from_samples([empty, empty, empty], 64) == 0
-        assert from_samples([empty, sample_of(pd.Series([1, 2])), empty], 3) == 2
 
 
 def key_samples(keys: np.ndarray, npartitions: int = 32) -> list[KeySample]:

@@ -97,7 +97,7 @@ def is_bounded(query: Any) -> bool:
 def unbounded(query: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The answer of a query that reads all row groups."""
     with monkeypatch.context() as patched:
-        patched.setattr("dask_gpuagg.planning.eager.within_bounds", lambda query: query)
+        patched.setattr("dask_gpuagg.frontend.merges.within_bounds", lambda query: query)
         assert not is_bounded(query)
         return query.compute().sort_index()
 

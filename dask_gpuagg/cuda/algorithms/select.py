@@ -31,8 +31,7 @@ BYTES_OF_A_GROUP = 16 << 10
 # Fewer rows are sorted in the time that the launches of a selection take.
 ROWS_FROM = 1 << 21
 
-# A bracket's width on either side, in standard deviations of a rank in the sample, and in ranks:
-# one of 150,000 brackets misses its quantile, which a second count then finds.
+# The width of brackets, as ``dask_gpuagg.narrowing`` has it.
 ERRORS = 4.5
 SPARE = 3.0
 # Rows that a bracket holds beyond those expected.
@@ -58,30 +57,9 @@ def selects(rows: int, groups: int, width: int) -> bool:
     return enough and 0 < groups <= GROUPS_AT_MOST
 
 
-def stride_of(rows: int, groups: int) -> int:
-    """Rows of which one is sampled, a power of two.
-
-    A sample of one row in r is r times smaller than the input, and brackets of a group of n rows
-    hold ``ERRORS * sqrt(r / n)`` of them. Both are sorted by group, so their sum is minimised.
-    """
-    of_group = max(rows / max(groups, 1), 1.0)
-    best = (2.0 * math.sqrt(of_group) / ERRORS) ** (2.0 / 3.0)
-    return int(2 ** max(1, round(math.log2(max(best, 1.0)))))
-
-
-def inside(rows: int, groups: int, stride: int) -> float:
-    """Share of the rows that brackets are expected to hold, at most.
-
-    Exact for a median and groups of one size. The square root is concave, so skewed groups have
-    less in all.
-    """
-    of_group = max(rows / max(groups, 1), 1.0)
-    return min(1.0, (ERRORS * math.sqrt(of_group / stride) + 2 * SPARE + 2) * stride / of_group)
-
-
-def room_of(rows: int, groups: int, stride: int) -> int:
-    """Rows that there is room for inside of brackets."""
-    return min(rows, int(SLACK * rows * inside(rows, groups, stride)) + _ROOM_AT_LEAST)
+def room_of(rows: int, inside: int) -> int:
+    """Rows that there is room for inside of brackets that are expected to hold so many."""
+    return min(rows, int(SLACK * inside) + _ROOM_AT_LEAST)
 
 
 def sorts_words(widest: int, rows: int) -> bool:

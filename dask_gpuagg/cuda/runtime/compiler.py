@@ -1,4 +1,4 @@
-"""Compile translation units with NVRTC, once per machine.
+"""Machine code of translation units, from the wheel, the disk cache or NVRTC.
 
 NVRTC needs no GPU, so that every specialisation can be compiled, for every architecture, where
 the tests run.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import lzma
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +24,8 @@ from dask.system import cpu_count
 from dask_gpuagg.cuda.query import structs
 from dask_gpuagg.cuda.query.instantiations import TranslationUnit
 from dask_gpuagg.cuda.query.tuning import constants
-from dask_gpuagg.cuda.runtime import disk_cache, shipped
+from dask_gpuagg.cuda.runtime import disk_cache
+from dask_gpuagg.cuda.runtime.driver import driver_version
 
 T = TypeVar("T")
 
@@ -77,7 +79,7 @@ def cubin(unit: TranslationUnit, architecture: str) -> Compiled:
 
 def cached(unit: TranslationUnit, architecture: str) -> Compiled | None:
     """Read a translation unit's machine code from the wheel or the disk cache; None without it."""
-    content = shipped.read(architecture, lambda built: _key(unit, built))
+    content = _shipped(unit, architecture)
     if content is None:
         content = disk_cache.read(_key(unit, architecture, compiler_version()))
     if content is None:
@@ -91,16 +93,6 @@ def _entry(compiled: Compiled) -> bytes:
     """Names behind the code, so that tools which read machine code still can."""
     names = json.dumps(compiled.names).encode()
     return compiled.code + names + len(names).to_bytes(_LENGTH, "little")
-
-
-def pack(folder: Path, architecture: str, archives: Iterable[Iterable[TranslationUnit]]) -> None:
-    """Write machine code as a wheel brings it, an archive for each group of translation units."""
-    major, minor = map(int, compiler_version().split("."))
-    named = (
-        [(_key(unit, architecture), _entry(cubin(unit, architecture))) for unit in units]
-        for units in archives
-    )
-    shipped.write(folder, architecture, 1000 * major + 10 * minor, named)
 
 
 def compile_source(unit: TranslationUnit, architecture: str, *more: str) -> Compiled:
@@ -225,6 +217,71 @@ def _key(unit: TranslationUnit, architecture: str, compiler: str = "") -> str:
     parts = (*unit.kernels, *unit.kernels.values(), *_OPTIONS, architecture, compiler)
     text = "\0".join((unit.source, sources_hash(), *parts))
     return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+# ---- in the wheel --------------------------------------------------------------------------------
+
+# Of each architecture there is an index, and archives of code that is alike and compressed
+# together, to a thirtieth, so that the first call of a common query compiles nothing.
+# ``dask-gpuagg warm --pack`` writes them.
+SHIPPED = _PACKAGE / "cubins"
+
+
+class _Index(NamedTuple):
+    """The version of CUDA that a driver needs at least; archive, begin and end of each entry."""
+
+    cuda: int
+    entries: dict[str, tuple[int, int, int]]
+
+
+def _shipped(unit: TranslationUnit, architecture: str) -> bytes | None:
+    """Read an entry; None where the wheel has none that runs.
+
+    Code for the first architecture of a generation runs on all of it.
+    """
+    for built in dict.fromkeys((architecture, f"{architecture[:-1]}0")):
+        index = _index(built)
+        if index is None or index.cuda > driver_version():
+            continue
+        place = index.entries.get(_key(unit, built))
+        if place is not None:
+            archive, begin, end = place
+            return _archive(built, archive)[begin:end]
+    return None
+
+
+def pack(folder: Path, architecture: str, archives: Iterable[Iterable[TranslationUnit]]) -> None:
+    """Write machine code as a wheel brings it, an archive for each group of translation units."""
+    folder.mkdir(parents=True, exist_ok=True)
+    entries: dict[str, tuple[int, int, int]] = {}
+    for number, units in enumerate(archives):
+        content = bytearray()
+        for unit in units:
+            entry = _entry(cubin(unit, architecture))
+            entries[_key(unit, architecture)] = number, len(content), len(content) + len(entry)
+            content += entry
+        compressed = lzma.compress(content, preset=9 | lzma.PRESET_EXTREME)
+        (folder / f"{architecture}-{number}.xz").write_bytes(compressed)
+    major, minor = map(int, compiler_version().split("."))
+    index = json.dumps(_Index(1000 * major + 10 * minor, entries)._asdict())
+    (folder / f"{architecture}.json").write_text(index, encoding="utf-8")
+
+
+@cache
+def _index(architecture: str) -> _Index | None:
+    path = SHIPPED / f"{architecture}.json"
+    return _Index(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+
+
+@lru_cache(maxsize=2)
+def _archive(architecture: str, number: int) -> bytes:
+    return lzma.decompress((SHIPPED / f"{architecture}-{number}.xz").read_bytes())
+
+
+def forget_shipped() -> None:
+    """Look for archives again."""
+    _index.cache_clear()
+    _archive.cache_clear()
 
 
 # ---- in the background ---------------------------------------------------------------------------

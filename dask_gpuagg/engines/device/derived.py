@@ -13,12 +13,11 @@ from pylibcudf.utils import _get_stream
 
 from dask_gpuagg import expressions
 from dask_gpuagg.cuda.call import Launcher, mask_bytes
-from dask_gpuagg.cuda.derive import text_of
 from dask_gpuagg.cuda.query.instantiations import deriving
 from dask_gpuagg.cuda.runtime.driver import Device, current_device, fill
 from dask_gpuagg.cuda.runtime.kernels import Kernels, OneUnit
 from dask_gpuagg.engines.device.columns import DTYPES, FEW_STAY, as_column, frame_of, view_at
-from dask_gpuagg.expressions import Derived, Read, inputs_of
+from dask_gpuagg.expressions import Derived, Read, inputs_of, text_of
 
 _TYPES = {dtype: kind for kind, dtype in DTYPES.items() if isinstance(dtype, np.dtype)}
 

@@ -42,6 +42,7 @@ from dask_gpuagg.engines.device.columns import (
     view_of,
 )
 from dask_gpuagg.engines.device.libcudf import reduced
+from dask_gpuagg.narrowing import rows_inside, stride_of
 from dask_gpuagg.reporting.runs import note_run, subject
 from dask_gpuagg.settings import task_settings
 
@@ -123,8 +124,8 @@ class SortedRows:
 
     def _selected(self, column: plc.Column, q: float, interpolation: str, ticks: bool) -> Any:
         # by itself, so that what it has allocated is released before a sort
-        stride = select.stride_of(self._rows, self._groups)
-        room = select.room_of(self._rows, self._groups, stride)
+        stride = stride_of(self._rows, self._groups)
+        room = select.room_of(self._rows, rows_inside(self._rows, self._groups, stride))
         selector = select.Selector(self._on, ctype_of(column), self._groups, q, ticks)
         return select.quantiles(selector, [self._chunk(column)], interpolation, stride, room)
 

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dask_gpuagg import narrowing
 from dask_gpuagg.cuda.algorithms import select as selection
 
 Array = np.ndarray[Any, Any]
 
 
-def rows_inside(values: Array, codes: Array, groups: int, stride: int) -> int:
+def rows_between(values: Array, codes: Array, groups: int, stride: int) -> int:
     """Count the rows inside of the brackets of medians (``aim`` of kernels/select/narrow.cuh)."""
     rows = 0
     for group in range(groups):
@@ -35,20 +36,20 @@ def test_brackets_hold_what_is_expected(groups: int, shape: str) -> None:
     n = 200_000
     values = getattr(rng, shape)(size=n)
     codes = rng.integers(0, groups, n).astype(np.int32)
-    stride = selection.stride_of(n, groups)
-    rows = rows_inside(values, codes, groups, stride)
-    expected = n * selection.inside(n, groups, stride)
+    stride = narrowing.stride_of(n, groups)
+    rows = rows_between(values, codes, groups, stride)
+    expected = narrowing.rows_inside(n, groups, stride)
     assert 0.6 * expected < rows < 1.15 * expected
-    assert rows < selection.room_of(n, groups, stride)
+    assert rows < selection.room_of(n, expected)
 
 
 def test_skewed_groups_have_no_more_inside() -> None:
     n, groups = 300_000, 200
     rng = np.random.default_rng(3)
     codes = (rng.zipf(1.2, n) % groups).astype(np.int32)
-    stride = selection.stride_of(n, groups)
-    rows = rows_inside(rng.normal(size=n), codes, groups, stride)
-    assert rows < n * selection.inside(n, groups, stride)
+    stride = narrowing.stride_of(n, groups)
+    rows = rows_between(rng.normal(size=n), codes, groups, stride)
+    assert rows < narrowing.rows_inside(n, groups, stride)
 
 
 # ---- the tuning ----------------------------------------------------------------------------------
@@ -59,9 +60,9 @@ SIZES = [(n, g) for n in (2**21, 5 * 10**7, 10**9) for g in (1, 100, 10_000, 65_
 @pytest.mark.parametrize(("rows_", "groups"), [s for s in SIZES if selection.selects(*s, 8)])
 def test_the_stride_makes_least_work(rows_: int, groups: int) -> None:
     def work(stride: int) -> float:
-        return 1 / stride + selection.inside(rows_, groups, stride)
+        return 1 / stride + narrowing.rows_inside(rows_, groups, stride) / rows_
 
-    stride = selection.stride_of(rows_, groups)
+    stride = narrowing.stride_of(rows_, groups)
     assert stride >= 2
     assert stride & (stride - 1) == 0
     # the spare ranks, which it leaves out, count where groups are small
@@ -73,10 +74,11 @@ def test_selection_is_chosen_where_it_handles_few_rows(rows_: int, groups: int) 
     if not selection.selects(rows_, groups, 8):
         assert 8 * rows_ < selection.BYTES_OF_A_GROUP * groups
         return
-    stride = selection.stride_of(rows_, groups)
-    assert 1 / stride + selection.inside(rows_, groups, stride) < 0.75
+    stride = narrowing.stride_of(rows_, groups)
+    inside = narrowing.rows_inside(rows_, groups, stride)
+    assert 1 / stride + inside / rows_ < 0.75
     # candidates with room, each in two arrays, take less than sorting all rows does
-    assert selection.room_of(rows_, groups, stride) < 0.5 * rows_
+    assert selection.room_of(rows_, inside) < 0.5 * rows_
 
 
 def test_what_is_sorted() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from dask_gpuagg.cuda import warm
 from dask_gpuagg.cuda.query.instantiations import TranslationUnit
-from dask_gpuagg.cuda.runtime import compiler, shipped
+from dask_gpuagg.cuda.runtime import compiler
 from dask_gpuagg.cuda.runtime.compiler import CompileError, cached, compile_source
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC's bindings are not installed")
@@ -27,11 +27,11 @@ def packed(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     assert warm.main(["--architecture", "sm_80", "--pack", str(folder)]) == 0
     for entry in cache.iterdir():
         entry.unlink()
-    monkeypatch.setattr(shipped, "FOLDER", folder)
-    monkeypatch.setattr(shipped, "driver_version", lambda: 99_000)
-    shipped.forget()
+    monkeypatch.setattr(compiler, "SHIPPED", folder)
+    monkeypatch.setattr(compiler, "driver_version", lambda: 99_000)
+    compiler.forget_shipped()
     yield
-    shipped.forget()
+    compiler.forget_shipped()
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_86"])
@@ -59,5 +59,5 @@ def test_others_are_compiled(packed: None, monkeypatch: pytest.MonkeyPatch) -> N
     with monkeypatch.context() as patch:
         patch.setattr(compiler, "sources_hash", lambda: "other kernels")
         assert cached(TINY, "sm_80") is None
-    monkeypatch.setattr(shipped, "driver_version", lambda: 12_000)
+    monkeypatch.setattr(compiler, "driver_version", lambda: 12_000)
     assert cached(TINY, "sm_80") is None

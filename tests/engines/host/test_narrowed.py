@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_gpuagg.engines.host import engine, narrowed
-from dask_gpuagg.narrowing import is_narrowed, rows_inside, stride_of, targets
+from dask_gpuagg.narrowing import is_narrowed, targets
 from dask_gpuagg.plan import Column, Output, Plan, StateUse
 
 DTYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -216,16 +216,6 @@ def test_which_plans():
     assert not is_narrowed(replace(plan, outputs=(Output("all", "list", 0),)))
     assert is_narrowed(replace(plan, states=(StateUse("isum", (0,)),)))
     assert not is_narrowed(replace(plan, states=(StateUse("idxmin", (0,)),)))
-
-
-def test_larger_groups_are_sampled_more_thinly():
-    inside = [rows_inside(rows, 1000, stride_of(rows, 1000)) / rows for rows in (10**6, 10**8)]
-    assert 0.01 < inside[1] < inside[0] / 4 < 0.25
-    assert rows_inside(1000, 1000, 2) == 1000
-    strides = [stride_of(rows, 1000) for rows in (10**3, 10**6, 10**8, 10**10)]
-    assert strides == sorted(strides)
-    assert strides[0] == 2
-    assert all(stride & (stride - 1) == 0 for stride in strides)
 
 
 def test_groups_that_no_sample_has():
