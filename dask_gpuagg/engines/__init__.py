@@ -14,17 +14,15 @@ import importlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from dask_gpuagg.engines.host import engine, narrowed, stacking
+from dask_gpuagg.engines.host import engine, stacking
 from dask_gpuagg.expressions import Derived
 from dask_gpuagg.plan import Partial, Plan
 
 if TYPE_CHECKING:
     from dask_gpuagg.engines.device import engine as device_engine
-    from dask_gpuagg.engines.device import narrowed as device_narrowed
 
-    # modules that are loaded by name are checked here
+    # a module that is loaded by name is checked here
     _engine: Engine = device_engine
-    _narrowing: Narrowing = device_narrowed
 
 T = TypeVar("T")
 
@@ -42,12 +40,6 @@ def engine_name(data: Any) -> str | None:
 def engine_of(data: Any) -> Engine:
     """The engine of a frame, a column or a partial."""
     result: Engine = _device("engine") if engine_name(data) == DEVICE else engine
-    return result
-
-
-def narrowing_of(data: Any) -> Narrowing:
-    """Module that narrows quantiles for the engine of a frame; see ``engine_of``."""
-    result: Narrowing = _device("narrowed") if engine_name(data) == DEVICE else narrowed
     return result
 
 
@@ -214,47 +206,4 @@ class Engine(Protocol):
 
     def divided_outputs(self, output: Any, plan: Plan, outputs: int) -> list[Any]:
         """Divide an output by key hash, as ``split`` divides partials."""
-        ...
-
-
-class Narrowing(Protocol):
-    """The steps that find quantiles without moving rows; see ``dask_gpuagg.narrowing``.
-
-    Two modules have it: ``host.narrowed`` and ``device.narrowed``. Their ``Brackets`` and counts
-    are only handed on.
-    """
-
-    def is_ready(self) -> bool:
-        """Return whether rows can be counted by brackets."""
-        ...
-
-    def sample(self, run: Sequence[Any], plan: Plan, stride: int) -> Any:
-        """Return one row of each ``stride`` of partitions: keys, and the columns of the targets."""
-        ...
-
-    def aim(self, samples: Sequence[Any], plan: Plan) -> Any:
-        """Return the brackets of all groups, from the samples of all chunks."""
-        ...
-
-    def count(self, keys: Sequence[Any], columns: Sequence[Any], brackets: Any, plan: Plan) -> Any:
-        """Count rows by the sides of their group's brackets, and keep those inside."""
-        ...
-
-    def kept_rows(self, counted: Any) -> int:
-        """Return how many rows ``count`` has kept."""
-        ...
-
-    def widened(self, brackets: Any, counted: Sequence[Any], plan: Plan) -> Any | None:
-        """Return brackets that surely hold the ranks which others missed; None if none did."""
-        ...
-
-    def picked(
-        self,
-        brackets: Any,
-        counted: Sequence[Any],
-        wider: Any | None,
-        again: Sequence[Any],
-        plan: Plan,
-    ) -> Any:
-        """Return one row of each group, with its outputs of whole groups."""
         ...

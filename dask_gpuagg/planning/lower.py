@@ -55,18 +55,15 @@ _FEW_PIECES, _JOINED = 4096, 8
 # Tasks that merge rows, or distinct pairs, where one would do: a few for each core of a laptop.
 _PIECES_OF_ROWS = 8
 # Groups of fewer rows have brackets that hold much of them, and few rows are exchanged as quickly
-# between threads. Between processes a quarter of both is enough. In one process with a GPU an
-# exchange of 100 million rows takes as long.
+# between threads. Between processes a quarter of both is enough.
 ROWS_OF_A_GROUP = 1 << 11
 ROWS_FROM = 1 << 20
-_OF_PROCESSES, _OF_ONE_GPU = 1 / 4, 128
-# Rows inside of brackets and of samples that meet in one task, by whether it is the device's.
-ROWS_OF_A_TASK = {False: 1 << 25, True: 1 << 28}
+_OF_PROCESSES = 1 / 4
+# Rows inside of brackets and of samples that meet in one task.
+ROWS_OF_A_TASK = 1 << 25
 # A share of rows inside of brackets, by the sample, from which all are brought together at once: at
 # most twice as many, and each is read once.
 MOST_INSIDE = 1 / 2
-# Of more groups the kernels sort rows, and do not count them by brackets.
-GROUPS_OF_DEVICE = 1 << 16
 
 # What costs little beside counting rows: it is done to a partition once for each pass.
 _CHEAP = (
@@ -253,12 +250,7 @@ def narrow(query: GroupByQuery, decision: Routing) -> Expr | None:
     tells a sample of the keys. A ``shuffle_method``, which stock Dask wants for medians, says how
     rows are exchanged that are.
     """
-    if not is_narrowed(query.plan):
-        return None
-    device = query.on_device
-    if device and any(dtype_class(key.dtype) == "category" for key in query.plan.keys):
-        return None  # chunks may number categories each in its own way
-    if not device and settings().engine == "device":
+    if not is_narrowed(query.plan) or query.on_device or settings().engine == "device":
         return None
     chunks = _held(query)
     if chunks is None or len(chunks) < 2:
@@ -267,15 +259,13 @@ def narrow(query: GroupByQuery, decision: Routing) -> Expr | None:
     if estimate.groups is None or estimate.rows is None:
         return None
     rows, groups = estimate.rows, max(estimate.groups, 1)
-    between = current_client() is not None
-    share = _OF_PROCESSES if between else 1
-    min_rows = ROWS_FROM * (_OF_ONE_GPU if device and not between else share)
-    if rows < max(min_rows, ROWS_OF_A_GROUP * share * groups):
+    share = _OF_PROCESSES if current_client() is not None else 1
+    if rows < share * max(ROWS_FROM, ROWS_OF_A_GROUP * groups):
         return None
     stride = stride_of(rows, groups)
     inside = rows_inside(rows, groups, stride)
     travel = rows // stride + len(targets(query.plan)) * inside
-    if travel > ROWS_OF_A_TASK[device] or (device and groups > GROUPS_OF_DEVICE):
+    if travel > ROWS_OF_A_TASK:
         return None
     reason = f"about {groups:,} groups of {rows:,} rows, which are not moved"
     decision = replace(decision, reason=reason, groups=groups, bound=False)

@@ -19,7 +19,8 @@ import pyarrow as pa
 from dask_gpuagg.aggregations import Kind
 from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import Engine, engine_name, engine_of, narrowing_of
+from dask_gpuagg.engines import HOST, Engine, engine_name, engine_of
+from dask_gpuagg.engines.host import narrowed
 from dask_gpuagg.expressions import Derived
 from dask_gpuagg.narrowing import is_narrowed
 from dask_gpuagg.plan import Partial, Plan
@@ -296,7 +297,7 @@ Counted = dict[str, Any]
 
 
 class Aim(NamedTuple):
-    """Brackets of an engine by which rows are counted.
+    """Brackets by which rows are counted.
 
     ``dtypes`` are those of the columns of all partitions, where they are not as the plan has them.
     """
@@ -313,35 +314,23 @@ def gpuagg_sample_rows(chunk: Chunk, plan: Plan, stride: int) -> Sampled:
     """Task: some rows of each partition."""
     with task(plan, "sample") as done:
         inputs = inputs_there(chunk, plan)
-        first = inputs[0].keys[0]
-        engine = narrowing_of(first)
-        runs = stackable(inputs, plan, engine_of(first))
-        rows = sum(map(len, inputs))
-        samples = engine_of(first).within_memory(
-            f"sampling {rows:,} rows",
-            lambda: [engine.sample(run, plan, stride) for run in runs],
-        )
-        done.saw(engine_name(first), rows, sum(map(len, samples)))
-        dtypes = [part.dtypes for part in inputs]
-        ready = engine.is_ready()
-        return {
-            "samples": samples,
-            "dtypes": dtypes,
-            "rows": list(map(len, inputs)),
-            "ready": ready,
-        }
+        runs = stackable(inputs, plan, engine_of(inputs[0].keys[0]))
+        samples = [narrowed.sample(run, plan, stride) for run in runs]
+        rows = list(map(len, inputs))
+        done.saw(HOST, sum(rows), sum(map(len, samples)))
+        dtypes, ready = [part.dtypes for part in inputs], narrowed.is_ready()
+        return {"samples": samples, "dtypes": dtypes, "rows": rows, "ready": ready}
 
 
 def gpuagg_aim(sampled: Sequence[Sampled], max_inside: float, plan: Plan) -> Aim | None:
     """Task: the brackets of all groups from the samples of all chunks.
 
-    There are none where values of all partitions together are no plain numbers, or the kernels of a
-    GPU cannot be compiled; and where more than this share of all rows would be between them.
+    There are none where values of all partitions together are no plain numbers, or the compiled
+    loops cannot run; and where more than this share of all rows would be between them.
     """
     with task(plan, "aim") as done:
         samples = [table for of_chunk in sampled for table in of_chunk["samples"]]
-        rows = sum(map(len, samples))
-        done.saw(engine_name(samples[0]), rows, 0)
+        done.saw(HOST, sum(map(len, samples)), 0)
         dtypes = _dtypes_of(sampled, plan, engine_of(samples[0]))
         together = plan if dtypes is None else retyped(plan, dtypes)
         ready = all(of_chunk["ready"] for of_chunk in sampled)
@@ -354,10 +343,7 @@ def gpuagg_aim(sampled: Sequence[Sampled], max_inside: float, plan: Plan) -> Aim
         # the values of each partition, and of all together, are plain numbers
         if not (ready and all(map(is_narrowed, [*plans, together]))):
             return None
-        engine = narrowing_of(samples[0])
-        brackets = engine_of(samples[0]).within_memory(
-            f"brackets of {rows:,} sampled rows", lambda: engine.aim(samples, together)
-        )
+        brackets = narrowed.aim(samples, together)
         done.groups = len(brackets.keys)
         if brackets.inside > max_inside:
             return None
@@ -398,12 +384,8 @@ def gpuagg_widen(aim: Aim | None, chunks: Sequence[Counted], plan: Plan) -> Aim 
         return None
     with task(plan, "widen") as done:
         counted = [part for of_chunk in chunks for part in of_chunk["counted"]]
-        first, together, brackets = counted[0]["keys"], aim.plan(plan), aim.brackets
-        engine = narrowing_of(first)
-        wider = engine_of(first).within_memory(
-            "wider brackets", lambda: engine.widened(brackets, counted, together)
-        )
-        done.saw(engine_name(first), len(brackets.keys), 0 if wider is None else len(wider.keys))
+        wider = narrowed.widened(aim.brackets, counted, aim.plan(plan))
+        done.saw(HOST, len(aim.brackets.keys), 0 if wider is None else len(wider.keys))
         return None if wider is None else Aim(wider, aim.dtypes)
 
 
@@ -414,7 +396,7 @@ def gpuagg_recount_sides(chunk: Chunk, plan: Plan, wider: Aim | None) -> list[An
     with task(plan, "recount") as done:
         inputs = inputs_there(chunk, plan)
         counted = _counted(inputs, wider, plan)
-        done.saw(engine_name(counted[0]["keys"]), sum(map(len, inputs)), _kept(counted))
+        done.saw(HOST, sum(map(len, inputs)), _kept(counted))
         return counted
 
 
@@ -435,37 +417,24 @@ def gpuagg_pick(
             return output
         counted = [part for of_chunk in chunks for part in of_chunk["counted"]]
         recounted = [part for of_chunk in again for part in of_chunk]
-        first, together = counted[0]["keys"], aim.plan(plan)
-        kept_rows = _kept([*counted, *recounted])
-        engine, last = narrowing_of(first), None if wider is None else wider.brackets
-        rows = engine_of(first).within_memory(
-            f"quantiles of {kept_rows:,} rows",
-            lambda: engine.picked(aim.brackets, counted, last, recounted, together),
-        )
+        last = None if wider is None else wider.brackets
+        rows = narrowed.picked(aim.brackets, counted, last, recounted, aim.plan(plan))
         beside = combined(partials, _others(plan)) if partials else labelled({}, aim.dtypes)
         output = finalized([{"rows": rows, **beside}], replace(plan, narrowed=True), meta)
-        done.saw(engine_name(rows), kept_rows, len(output))
+        done.saw(HOST, _kept([*counted, *recounted]), len(output))
         return output
 
 
 def _kept(counted: Sequence[Any]) -> int:
-    return sum(narrowing_of(part["keys"]).kept_rows(part) for part in counted)
+    return sum(map(narrowed.kept_rows, counted))
 
 
 def _counted(inputs: Sequence[Inputs], aim: Aim, plan: Plan) -> list[Any]:
-    engine, first, together = narrowing_of(inputs[0].keys[0]), inputs[0].keys[0], aim.plan(plan)
-
-    def counted(parts: Sequence[Inputs]) -> list[Any]:
-        return [engine.count(part.keys, part.columns, aim.brackets, together) for part in parts]
-
-    def stacked() -> list[Any]:
-        return counted(stack_small(inputs, plan))
-
-    def one_by_one() -> list[Any]:
-        return counted([part for part in inputs if len(part)] or inputs[:1])
-
-    what = f"counting {sum(map(len, inputs)):,} rows"
-    return engine_of(first).within_memory(what, stacked, one_by_one)
+    together = aim.plan(plan)
+    return [
+        narrowed.count(part.keys, part.columns, aim.brackets, together)
+        for part in stack_small(inputs, plan)
+    ]
 
 
 def _others(plan: Plan) -> Plan:

@@ -1,8 +1,7 @@
 """Quantiles of groups by selection: brackets from a sample, counts, and the rows inside.
 
-A ``Selector`` has the steps, so that the counts of several devices may be added: ``aim``, ``count``
-for each chunk of rows, ``narrow``, and ``pick`` among the rows that were kept. ``quantiles`` takes
-them for one device.
+A ``Selector`` has the steps: ``aim``, ``count`` for each chunk of rows, ``narrow``, and ``pick``
+among the rows that were kept. ``quantiles`` takes them.
 """
 
 from __future__ import annotations
@@ -146,14 +145,12 @@ class Selector:
         words, of_row = array_of(self._on, room, self._width), array_of(self._on, room, 4)
         return Candidates(words, of_row, room, zeros_of(self._on, 2, 4).buffer)
 
-    def count(self, chunk: Chunk, brackets: Words, counts: Any, inside: Candidates | None) -> None:
+    def count(self, chunk: Chunk, brackets: Words, counts: Any, inside: Candidates) -> None:
         """Add a chunk's rows to the counts, and append those inside of brackets to ``inside``."""
         if chunk.rows == 0:
             return
-        place = Inside(None, None, None, 0)
-        if inside is not None:
-            words, of_row = inside.words.buffer.ptr, inside.of_row.buffer.ptr
-            place = Inside(words, of_row, inside.tally.ptr, inside.room)
+        words, of_row = inside.words.buffer.ptr, inside.of_row.buffer.ptr
+        place = Inside(words, of_row, inside.tally.ptr, inside.room)
         room, copies = self._on.device.shared_bytes, copies_of(self._groups)
         shared = 4 * tuning.SIDES * self._groups * copies
         operands = [chunk, brackets.pointer, ctypes.c_void_p(counts.ptr), place]
@@ -166,10 +163,6 @@ class Selector:
                 name, threads, blocks = "count_in_one_block", tuning.ONE_BLOCK_THREADS, 1
         spread = self._on.spread(chunk.rows, threads * tuning.COUNT_ITEMS, waves=blocks)
         self._on.launch(name, spread, threads, *operands, shared=shared)
-
-    def rows_inside(self, candidates: Candidates) -> int:
-        """Number of rows inside the brackets, which may exceed the room for them."""
-        return self._on.read_number(candidates.tally.ptr)
 
     def narrow(self, counts: Any, brackets: Words, inside: Candidates) -> Tally:
         """Settle the groups whose brackets hold their quantiles, and widen the other brackets.

@@ -431,11 +431,7 @@ def with_outputs(
             name = name if paired else "rows"
             if name not in numberings:
                 numberings[name] = Numbering.of_keys(keys_of(tables[name]), keys)
-            if plan.narrowed and output.kind is Kind.WHOLE:
-                numbering = numberings[name]
-                column = numbering.take(tables[name][label])
-                values = to_series(numbering.spread(numbering.codes, column))
-            elif output.kind is Kind.SKETCH:
+            if output.kind is Kind.SKETCH:
                 values = _best_lists(output, numberings[name], tables[name]["v"])
             else:
                 column = tables[name]["v" if paired else f"v{output.column}"]
