@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import cudf
 import cupy as cp
@@ -162,36 +162,56 @@ def result_of(
 
 def _labelled(labels: pd.Index, columns: Sequence[ColumnBase]) -> ColumnAccessor:
     """Columns as a frame has them, by their labels."""
-    accessor = _seen.of(labels, lambda: _accessor_of(labels))
+    labelled = _seen.of(labels, lambda: _labelled_of(labels))
     return ColumnAccessor(
-        dict(zip(accessor.names, columns, strict=True)),
-        multiindex=accessor.multiindex,
-        rangeindex=accessor.rangeindex,
-        level_names=accessor.level_names,
-        label_dtype=accessor.label_dtype,
-        level_dtypes=accessor._level_dtypes,
+        dict(zip(labelled.names, columns, strict=True)),
+        **labelled.options,
         verify=False,
         # a user may name them: those of the metadata stay as they are
-        pandas_index=labels.view(),
+        pandas_index=labels.view() if labelled.is_ordered else None,
     )
 
 
-# Labels as cuDF has them: it would look for duplicates in them each time. Workers unpickle equal
-# ones for each task.
-_accessors: Cache[tuple[Any, ...], ColumnAccessor] = Cache(256)
-_seen: OfObjects[ColumnAccessor] = OfObjects(16)
+class _Labelled(NamedTuple):
+    """Labels as cuDF has them: it would look for duplicates in them each time."""
+
+    names: tuple[Any, ...]
+    options: dict[str, Any]
+    # whether levels have an order that cuDF does not give them itself
+    is_ordered: bool
 
 
-def _accessor_of(labels: pd.Index) -> ColumnAccessor:
+# Workers unpickle equal labels for each task.
+_labels: Cache[tuple[Any, ...], _Labelled] = Cache(256)
+_seen: OfObjects[_Labelled] = OfObjects(16)
+
+
+def _labelled_of(labels: pd.Index) -> _Labelled:
     levels = labels.levels if isinstance(labels, pd.MultiIndex) else [labels]
-    key = (type(labels), tuple(labels), tuple(labels.names), tuple(level.dtype for level in levels))
+    dtypes = tuple(level.dtype for level in levels)
+    key = (type(labels), tuple(labels), tuple(labels.names), dtypes, *map(tuple, levels))
 
-    def make() -> ColumnAccessor:
+    def make() -> _Labelled:
         frame = cudf.DataFrame({i: cudf.Series([], dtype="int8") for i in range(len(labels))})
         frame.columns = labels
-        return frame._data
+        data = frame._data
+        options = {
+            "multiindex": data.multiindex,
+            "rangeindex": data.rangeindex,
+            "level_names": data.level_names,
+            "label_dtype": data.label_dtype,
+            "level_dtypes": data._level_dtypes,
+        }
+        own = ColumnAccessor(dict(data), **options, verify=False).to_pandas_index
+        return _Labelled(data.names, options, not _are_same(own, labels))
 
-    return _accessors.of(key, make)
+    return _labels.of(key, make)
+
+
+def _are_same(own: pd.Index, labels: pd.Index) -> bool:
+    """Whether labels are equal, and their levels in dtype and order."""
+    levels = zip(getattr(own, "levels", []), getattr(labels, "levels", []), strict=True)
+    return bool(own.identical(labels)) and all(a.identical(b) for a, b in levels)
 
 
 def _cast(column: Any, dtype: Any) -> Any:
