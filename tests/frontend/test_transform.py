@@ -134,5 +134,5 @@ def test_other_functions_are_left_to_dask(function: Any) -> None:
 
 def test_the_documentation_has_every_name() -> None:
     text = (Path(__file__).parents[2] / "docs" / "support.md").read_text()
-    (paragraph,) = (p for p in text.split("\n\n") if p.startswith("`transform` by the name"))
+    (paragraph,) = (p for p in text.split("\n\n") if p.startswith("Supported by the name"))
     assert set(re.findall('"([a-z]+)"', paragraph)) == _NAMES

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pylibcudf as plc
 import rmm
-from cudf.core.buffer import as_buffer
+from cudf.core.buffer import Buffer, as_buffer
 from cudf.core.column import ColumnBase
 from cudf.core.column_accessor import ColumnAccessor
 from pylibcudf.types import DataType, TypeId
@@ -121,16 +121,18 @@ def _address(span: Any | None) -> int:
 
 
 def kernel_column(output: Made, dtype: DataType, groups: int) -> plc.Column:
-    """A column of what the kernels wrote, without a copy."""
+    """A column of what the kernels wrote, without a copy, in buffers of cuDF."""
     nulls, mask = output.nulls, output.mask
     if mask is not None and nulls is None:
         nulls = plc.null_mask.null_count(mask, 0, groups)
-    mask, nulls = mask if nulls else None, nulls or 0
+    mask, nulls = as_buffer(mask) if nulls else None, nulls or 0
+    data = as_buffer(output.data)
     if output.characters is None:
-        return plc.Column(dtype, groups, output.data, mask, nulls, 0, [])
+        return plc.Column(dtype, groups, data, mask, nulls, 0, [], validate=False)
     offsets = INT64 if output.large else INT32
-    children = [plc.Column(offsets, groups + 1, output.data, None, 0, 0, [])]
-    return plc.Column(dtype, groups, output.characters, mask, nulls, 0, children)
+    children = [plc.Column(offsets, groups + 1, data, None, 0, 0, [], validate=False)]
+    characters = as_buffer(output.characters)
+    return plc.Column(dtype, groups, characters, mask, nulls, 0, children, validate=False)
 
 
 def gather_columns(
@@ -362,6 +364,8 @@ def to_series(column: plc.Column, dtype: Any = None) -> Any:
 def buffered(column: plc.Column) -> plc.Column:
     """A column whose memory lies in buffers of cuDF, as that of its own columns does."""
     data, mask = column.data(), column.null_mask()
+    if isinstance(data, Buffer):
+        return column
     return plc.Column(
         column.type(),
         column.size(),
