@@ -298,6 +298,28 @@ def small() -> str:
     return markdown(["rows", "keys", "query", "ours, ms", "cuDF, ms", "ratio"], rows)
 
 
+def cards() -> str:
+    """How many times longer cuDF takes on each card: geometric means and, in brackets, the least."""
+    reports = [
+        {name: _report(f"nvidia-{card}/{name}.json") for name in ("tables", "grid", "small")}
+        for card in ("h200", "h100")
+    ]
+    rows = []
+    for title, part, ratio, is_shown in (
+        ("any key, 50 million rows", "tables", "ratio", lambda cell: True),
+        ("of these left out of tuning", "tables", "ratio", lambda cell: not cell["tuned"]),
+        ("the grid, 100 million rows, as columns", "grid", "ratio", lambda cell: True),
+        ("the grid, as DataFrames", "grid", "ratio_frame", lambda cell: True),
+        ("few rows", "small", "ratio", lambda cell: True),
+    ):
+        row = [title]
+        for report in reports:
+            ratios = [cell[ratio] for cell in report[part]["cells"] if is_shown(cell)]
+            row.append(f"{geometric_mean(ratios):.1f} ({min(ratios):.1f})")
+        rows.append(row)
+    return markdown(["cells", "H200", "H100"], rows)
+
+
 def counted() -> str:
     """Bytes of memory for each row: of the model and counted by the hardware."""
     report = _report("nvidia-h200/counts.json")
@@ -359,8 +381,8 @@ TABLES: dict[str, Callable[[], str]] = {
         table.__name__: table
         for table in (
             *(direct, folding, beside_cudf, skewed, gathered, sorted_rows, runs, probes),
-            *(full_table, wrong_estimates, strings, tpch, tpch_gpu, small, counted, few_groups),
-            *(forced, out_of_core),
+            *(full_table, wrong_estimates, strings, tpch, tpch_gpu, small, cards, counted),
+            *(few_groups, forced, out_of_core),
         )
     },
 }
