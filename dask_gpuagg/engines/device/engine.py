@@ -19,7 +19,7 @@ import numpy as np
 import pylibcudf as plc
 
 from dask_gpuagg.aggregations import REGISTRY, Kind
-from dask_gpuagg.cache import OfObjects
+from dask_gpuagg.cache import Cache, OfObjects
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines.device import memory, merging
 from dask_gpuagg.engines.device.columns import (
@@ -179,7 +179,7 @@ def direct_of_columns(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, s
         losses = [column for label, column in pairs if label.startswith("l")]
         if not is_lost(losses):
             if not losses and (repeated := grouping.repeated(views)) is not None:
-                prepared.repeated[types] = repeated
+                prepared.repeated.put(types, repeated)
             outputs = [column for label, column in pairs if label.startswith("o")]
             return _result_of(group_keys, outputs, keys, plan, prepared)
     # moments lost digits: the states of rows have them restored
@@ -209,12 +209,13 @@ class _Prepared(NamedTuple):
     promised: Shape
     shape: Shape
     by_table: bool
-    repeated: dict[tuple[Any, ...], Repeated]
+    repeated: Cache[tuple[Any, ...], Repeated]
 
 
 def _prepare(plan: Plan, promised: Shape) -> _Prepared:
     shape = of_plan(promised, plan)
-    return _Prepared(promised, shape, plan.sort or not all(map(is_own, shape.dtypes)), {})
+    by_table = plan.sort or not all(map(is_own, shape.dtypes))
+    return _Prepared(promised, shape, by_table, Cache(64))
 
 
 def _direct_of_rows(keys: Sequence[Any], columns: Sequence[Any], plan: Plan, shape: Shape) -> Any:
