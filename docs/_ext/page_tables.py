@@ -299,7 +299,7 @@ def small() -> str:
 
 
 def cards() -> str:
-    """How many times longer cuDF takes on each card: geometric means and, in brackets, the least."""
+    """How many times longer cuDF takes on each card: geometric means, in brackets the least."""
     reports = [
         {name: _report(f"nvidia-{card}/{name}.json") for name in ("tables", "grid", "small")}
         for card in ("h200", "h100")
