@@ -38,7 +38,8 @@ CODE = Compiled(b"code", {kernel: f"lowered {kernel}" for kernel in ("hgb", "fol
 def compile_by(
     monkeypatch: pytest.MonkeyPatch, cubin: Callable[[TranslationUnit, str], Compiled]
 ) -> None:
-    """Compile by another function, alone and side by side."""
+    """Compile by another function, alone and side by side, whatever the user's cache holds."""
+    monkeypatch.setattr(kernels_module, "cached", lambda *_: None)
     monkeypatch.setattr(kernels_module, "cubin", cubin)
     monkeypatch.setattr(compiler, "cubin", cubin)
 
