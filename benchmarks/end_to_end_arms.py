@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import contextlib
-import importlib.util
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -156,14 +155,6 @@ def _again(
     least = min((ms for e in seen for ms in e["times_ms"]), default=float("inf"))
     done = arm.run(min(limit(), 2 * least / 1e3 + 1), False)
     entry["times_ms"].append(done.seconds * 1e3)
-
-
-def missing(engine: str) -> str | None:
-    """Why Polars' GPU engine cannot run."""
-    if engine == HOST:
-        return "it needs a GPU"
-    absent = [name for name in ("polars", "cudf_polars") if not importlib.util.find_spec(name)]
-    return f"{' and '.join(absent)} not installed" if absent else None
 
 
 # ---- the floor: what takes no less, whoever plans the query --------------------------------------

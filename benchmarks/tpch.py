@@ -31,7 +31,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import arms, machine, tpch_polars, tpch_queries
-from benchmarks.end_to_end_arms import missing as no_polars
 from benchmarks.end_to_end_cluster import DEVICE, HOST, Session
 from benchmarks.queries import Query
 from benchmarks.report import write
@@ -205,7 +204,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     }
     on_gpu = options.engine == DEVICE
     folder = write_parquet(options.scale, options.parts, options.data, plain=on_gpu)
-    peers = {} if no_polars(options.engine) else tpch_polars.queries(folder)
+    peers = tpch_polars.queries(folder) if on_gpu and tpch_polars.is_installed() else {}
     with session(options, folder) as tables:
         for name in options.queries:
             one = query(name)

@@ -6,8 +6,14 @@ import statistics
 import time
 from collections.abc import Callable
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+
+def is_installed() -> bool:
+    """Whether Polars and its GPU engine are there."""
+    return all(map(find_spec, ("polars", "cudf_polars")))
 
 
 def queries(folder: Path) -> dict[str, Callable[[], Any]]:

@@ -65,12 +65,12 @@ def _ratios(values: Sequence[float]) -> str:
 
 def _family(keys: str, groups: int, aggregations: int, zipf: float = 0.0) -> dict[str, Any]:
     """The kernels of a cell of families.json, by name."""
-    wanted = (keys, groups, aggregations, zipf)
+    fields = (keys, groups, aggregations, zipf)
     for cell in _cells("families"):
-        if (cell["keys"], cell["groups"], cell["aggregations"], cell["zipf"]) == wanted:
+        if (cell["keys"], cell["groups"], cell["aggregations"], cell["zipf"]) == fields:
             kernels: dict[str, Any] = cell["kernels"]
             return kernels
-    raise KeyError(wanted)
+    raise KeyError(fields)
 
 
 def _forced(keys: str, groups: int, names: Sequence[str], aggregations: Sequence[int]) -> list[str]:
@@ -396,7 +396,7 @@ def pages() -> list[Path]:
 
 def with_tables(text: str) -> str:
     """A page's text with each table as results have it."""
-    return MARKED.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}\n", text)
+    return MARKED.sub(lambda mark: f"{mark[1]}{TABLES[mark[2]]()}\n", text)
 
 
 if __name__ == "__main__":

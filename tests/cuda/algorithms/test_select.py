@@ -14,6 +14,10 @@ from dask_gpuagg.cuda.algorithms import select as selection
 Array = np.ndarray[Any, Any]
 
 
+def test_brackets_are_as_wide_as_their_rows_are_expected_for() -> None:
+    assert (selection.ERRORS, selection.SPARE) == (narrowing.ERRORS, narrowing.SPARE)
+
+
 def rows_between(values: Array, codes: Array, groups: int, stride: int) -> int:
     """Count the rows inside of the brackets of medians (``aim`` of kernels/select/narrow.cuh)."""
     rows = 0
