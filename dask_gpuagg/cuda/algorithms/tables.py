@@ -93,9 +93,9 @@ def lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
 
 # ---- a table that may be filled to its last slot, by SP-EGA --------------------------------------
 
-# Each round leaves at most a share of 1/e of the keys before it without a place, so the last one,
-# which probes, has few of them even where keys are as many as slots.
-ROUNDS = 8
+# A round leaves about half of the keys before it without a place where keys are as many as slots,
+# and far fewer elsewhere, so the last one, which probes, has few. Without rows they cost a launch.
+ROUNDS = 12
 # Skewed keys have been seen to be 50 times as many as a sample lets expect.
 GROWTH = 16
 
@@ -132,41 +132,31 @@ def sp_ega(call: Call, decision: SpEga) -> tuple[Run, Counters] | None:
 def _first_places(call: Call) -> Round:
     """Let every row look at its first place; the rows that lost it."""
     args, query = call.args, call.query
-    tile = 32 * query.unroll
-    blocks = _blocks(call)
-    warps = blocks * query.threads // 32
     losers = Round()
-    losers.capacity = math.ceil(call.rows / (warps * tile)) * tile
-    losers.rows = call.allocate(4 * warps * losers.capacity).ptr
-    losers.left = call.allocate(4 * warps).ptr
+    losers.rows = call.allocate(4 * math.ceil(call.rows / 32)).ptr
     losers.lost = losers.waiting = args.counters + Counters.spilled.offset
+    blocks = call.spread(call.rows, query.threads * query.unroll)
     call.launch("first_place", blocks, query.threads, args, losers, call.columns)
     return losers
 
 
 def _next_places(call: Call, losers: Round) -> None:
     """Find places among the free slots for rows that lost their first; some stay unplaced."""
-    args = call.args
+    args, threads = call.args, call.query.threads
     slots = args.table.slots
-    # where most slots are free, half of them will do
-    losers.room = slots // 2
-    losers.free = call.allocate(4 * losers.room).ptr
+    losers.free = call.allocate(4 * math.ceil(slots / 32)).ptr
     counts = call.allocate(8 * ROUNDS).ptr
     zero(call, counts, 2 * ROUNDS)
     for number in range(1, ROUNDS):
         last = number == ROUNDS - 1
-        losers.number, losers.places = losers.number + 1, slots if last else 1
+        losers.number += 1
         losers.found = counts + 8 * number
         losers.lost = args.counters + Counters.unplaced.offset if last else losers.found + 4
-        call.launch("list_free", call.spread(slots, 8 * SMALL_BLOCK), SMALL_BLOCK, args, losers)
-        blocks, threads = _blocks(call), call.query.threads
-        call.launch("next_place", blocks, threads, args, losers, call.columns)
+        call.launch("mark_free", call.spread(slots, SMALL_BLOCK), SMALL_BLOCK, args, losers)
+        blocks = call.spread(call.rows, threads * call.query.unroll)
+        kernel = "next_place_last" if last else "next_place"
+        call.launch(kernel, blocks, threads, args, losers, call.columns)
         losers.waiting = losers.lost
-
-
-def _blocks(call: Call) -> int:
-    """Blocks of all rounds: a warp goes on with the rows that it left."""
-    return call.spread(call.rows, call.query.threads * call.query.unroll)
 
 
 # ---- a slot for each key of a narrow range -------------------------------------------------------

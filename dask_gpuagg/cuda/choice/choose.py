@@ -186,8 +186,8 @@ def needed_bytes(query: Query, rows: int, decision: Decision) -> int:
         case Sgb():
             return groups * sum(query.slot_bytes)
         case SpEga():
-            # the rows that lost their first place, and the list of free slots
-            more = 4 * rows + 2 * decision.global_slots
+            # bits: of rows without a place, and of free slots
+            more = (rows + decision.global_slots) // 8
         case Hgb():
             # the list of rows that found no place
             more = rows // 2

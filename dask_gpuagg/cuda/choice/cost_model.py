@@ -51,6 +51,8 @@ _OVERLAP = 4.0
 _DENSE = 4
 # Accesses of a group that is not the first of its slot, in those of one that is.
 _NEXT = 2.0
+# Rounds that have rows, where a table is as full as its estimate asks.
+_ROUNDS = 6
 # Share of a gather's cost where blocks take all partitions in so few rounds.
 _CACHED_GATHER, _NEAR_ROUNDS = 0.45, 3
 # What folding takes of a row and of a group (finding the slot, counting, finding the place), of a
@@ -181,8 +183,8 @@ class _Model:
         first = max(self.rows * (1 - lost) * row, self.in_line())
         return {
             "first_place": _overlapped(self.read, first * 1e-9),
-            "list_free": self.table(8 * decision.global_slots),
-            # they look at several slots, and read their rows by number
+            "mark_free": self.table(8 * decision.global_slots * _ROUNDS),
+            # they look at several slots, and read their rows again
             "next_place": self.rows * lost * _NEXT * row * 1e-9,
         }
 
@@ -319,7 +321,7 @@ def _overlapped(memory: float, work: float) -> float:
 def plain(kernel: str) -> str:
     """The model's name of a kernel, which its variants share."""
     first = kernel.partition("_")[0]
-    return first if first in _PLAIN else kernel
+    return first if first in _PLAIN else kernel.removesuffix("_last")
 
 
 @dataclass(frozen=True)

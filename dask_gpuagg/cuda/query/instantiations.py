@@ -89,9 +89,10 @@ UNITS: dict[str, Instances] = {
     ),
     "sp_ega": Instances(
         "sp_ega/sp_ega.cuh",
-        first_place="place_rows<Asked, true, {threads}, {unroll}>",
-        list_free="list_free",
-        next_place="place_rows<Asked, false, {threads}, {unroll}>",
+        first_place="first_place<Asked, {threads}, {unroll}>",
+        mark_free="mark_free",
+        next_place="next_place<Asked, false, {threads}, {unroll}>",
+        next_place_last="next_place<Asked, true, {threads}, {unroll}>",
     ),
     "hgb": Instances("hgb/hgb.cuh", hgb="hgb<Asked, InTable, {threads}, {unroll}>"),
     "hgb_runs": Instances("hgb/hgb.cuh", hgb_runs="hgb<Asked, InRegisters, {threads}, {unroll}>"),

@@ -273,16 +273,12 @@ class HotKeys(Struct):
 class Round(Struct):
     """A round of places for rows (kernels/sp_ega/sp_ega.cuh)."""
 
-    rows = _field("u32*")  # without a place: `capacity` of them for each warp of the grid
-    left = _field("u32*")  # of each warp: how many rows it has
-    free = _field("u32*")  # slots that no key held when the round began
-    found = _field("u32*")  # free slots; those beyond `room` are not listed
-    lost = _field("u32*")  # rows that the round leaves without a place
+    rows = _field("u32*")  # a bit for each row: it has no place yet
+    free = _field("u32*")  # a bit for each slot: no key held it when the round began
+    found = _field("u32*")  # how many free slots there are, zero before
+    lost = _field("u32*")  # rows that the round leaves without a place, zero before
     waiting = _field("const u32*")  # rows that the round before left
-    capacity = U32
-    room = U32
     number = U32  # each round has a hash of its own
-    places = U32  # that a row may look at
 
 
 class Pass(Struct):

@@ -36,7 +36,7 @@ def simulated(experiment: Experiment, truth: Costs) -> Observation:
     decision = choose.decide(query, rows, estimate, H200, experiment.kernel)
     assert decision.kernel == experiment.kernel
     empty = Observation(query, rows, decision, H200, {})
-    names = ("clear", "hgb", "scatter", "aggregate", "lphga", "first_place", "list_free")
+    names = ("clear", "hgb", "scatter", "aggregate", "lphga", "first_place", "mark_free")
     names += ("next_place", "collect", "write")
     shape = replace(empty, kernel_ms=dict.fromkeys(names, 0.0))
     return replace(empty, kernel_ms=shape.expected(truth))
