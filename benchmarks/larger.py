@@ -375,27 +375,28 @@ def seconds_of_peer(name: str, rows: int, groups: int, repeats: int, limit: floa
 def run(args: argparse.Namespace, note: Callable[[dict[str, Any]], None]) -> None:
     """All cells, one after the other."""
     end = time.perf_counter() + args.deadline
-    memories = [(True, None), *((True, limit) for limit in args.limits)]
-    for count, held in ((args.rows, True), (args.drawn_rows, False)):
-        for groups in (args.groups if held else args.drawn_groups) if count else ():
-            rows = Rows(count, groups, held)
-            cells = []
-            # the default resource is the first to compile
-            for pool, limit in [(False, None), *memories] if held else memories:
-                if time.perf_counter() < end:
-                    repeats = args.repeats if held else 1
-                    cells.append(streamed(rows, held, repeats, pool, limit))
-                    note(cells[-1])
-            # a peer has the same rows, and all of the memory
-            del rows
-            gc.collect()
-            for name in args.peers if held and len(cells) > 1 else ():
-                seconds = seconds_of_peer(name, count, groups, args.peer_repeats, args.peer_seconds)
-                cells[1].setdefault("peers", {})[name] = seconds
-                if isinstance(seconds, list):
-                    ratio = warm(seconds) / warm(cells[1]["seconds"])
-                    cells[1].setdefault("peer_ratio", {})[name] = ratio
-                note(cells[1])
+    pools = [(True, None), *((True, limit) for limit in args.limits)]
+    # the whole memory first, where kernels are compiled; last where it takes most of the host's
+    inputs = [(args.rows, groups, True, [(False, None), *pools]) for groups in args.groups]
+    inputs += [(args.drawn_rows, groups, False, pools[::-1]) for groups in args.drawn_groups]
+    for count, groups, held, memories in inputs:
+        if not count or time.perf_counter() > end:
+            continue
+        rows, cells = Rows(count, groups, held), []
+        for pool, limit in memories:
+            if time.perf_counter() < end:
+                cells.append(streamed(rows, held, args.repeats if held else 1, pool, limit))
+                note(cells[-1])
+        # a peer has the same rows, and all of the memory
+        del rows
+        gc.collect()
+        for name in args.peers if held and len(cells) > 1 else ():
+            seconds = seconds_of_peer(name, count, groups, args.peer_repeats, args.peer_seconds)
+            cells[1].setdefault("peers", {})[name] = seconds
+            ratios = cells[1].setdefault("peer_ratio", {})
+            if isinstance(seconds, list):
+                ratios[name] = warm(seconds) / warm(cells[1]["seconds"])
+            note(cells[1])
 
 
 def number(text: str) -> int:
