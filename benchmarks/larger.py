@@ -24,7 +24,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -288,6 +288,7 @@ def streamed(
 ) -> dict[str, Any]:
     """A cell of the stream."""
     call = grouping(rows, held)
+    before = Counter(dict(dask_gpuagg.fallbacks().entries))
     baseline, sizes = machine.reset_peak(), []
 
     def check(result: pd.DataFrame) -> None:
@@ -297,7 +298,7 @@ def streamed(
     with memory(limit) if pool else nullcontext() as counted:
         seconds, watched = seconds_of(call, repeats, check, steps_on_gpu)
         peak = None if counted is None else counted.allocation_counts.peak_bytes
-        assert any(run.decision.kernel != "host" for run in dask_gpuagg.last_runs())
+    fallbacks = Counter(dict(dask_gpuagg.fallbacks().entries)) - before
     ((groups, host_peak),) = sizes
     gigabytes = rows.rows * ROW_BYTES / 1e9
     return {
@@ -310,6 +311,7 @@ def streamed(
         "peak_bytes": peak,
         "host_peak_bytes": host_peak - baseline,
         "seconds": seconds,
+        "fallbacks": {str(reason): times for reason, times in fallbacks.items()},
         "steps": watched | {"rest": seconds[-1] - sum(watched.values())},
         "gigabytes_a_second": gigabytes / warm(seconds),
     }
