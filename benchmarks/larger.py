@@ -1,15 +1,16 @@
-"""Rows of host memory through the GPU, against the bandwidth of the link that they go through.
+"""Rows of host memory through the GPU, and more rows than a device or the host holds.
 
-``python -m benchmarks.larger`` makes a frame of int64 keys and float64 values, 16 bytes a row, for
-each number of groups, and streams it (``gpuagg.engine: device``): with RMM's default resource and
-with a pool, also rows of twice the device's memory, and with a pool limited to a part of the
-frame's size. The stream and its peers (our host engine, Polars, DuckDB) group fewer rows too, each
-peer in a process of its own with a time limit. The results are written after every cell. Rates are
-of the median without the first repetition, which may compile; of twice the memory there is one.
+``python -m benchmarks.larger`` groups int64 keys and float64 values, 16 bytes a row, by the stream
+(``gpuagg.engine: device``), for each number of possible keys: a frame in host memory, with RMM's
+default resource, a pool, and pools that are limited; and ``--drawn-rows``, whose partitions are
+drawn where a task would read files, and dropped when they are copied. A row is a hash of its
+number; ``drawing`` has the seconds that it takes without grouping. Polars, DuckDB and our host
+engine group the rows of the frame too, each in a process of its own with a time limit.
 
-Partitions are views of one frame. Rows beyond it are the same views again: each is copied as often
-as it is named, so the link sees all rows, and the groups are those of the frame with so many times
-the rows. Every result is checked: the number of rows, and the rows and the sums of some keys.
+Results are written after every cell. Rates are of the median without the first repetition, which
+may compile. In the last one each step of the stream is waited for: ``steps`` has their seconds, and
+``rest`` those of planning, of waiting for rows that are drawn, and of pandas. Every result is
+checked: the number of rows, and the rows and the sums of some keys.
 """
 
 from __future__ import annotations
@@ -23,20 +24,30 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import dask
 import dask.dataframe as dd
+import numba
 import numpy as np
 import pandas as pd
+from dask._task_spec import Task
 from dask.tokenize import normalize_token, tokenize
 
 import dask_gpuagg
+from benchmarks import machine
 from benchmarks.report import write
+from dask_gpuagg.frontend import logical
+from dask_gpuagg.planning.chunks import READERS_OF_A_TASK
+from dask_gpuagg.streaming.stream import Stream
+from dask_gpuagg.tasks.reading import Chunk
+from dask_gpuagg.tasks.tasks import gpuagg_chunk_direct
 
 ROW_BYTES = 16
 PARTITION_ROWS = 1 << 24
@@ -47,49 +58,92 @@ _POOL_BYTES = 60 << 30
 _numbers = itertools.count()
 # Their sums are checked.
 _SOME_KEYS = 4
+# Methods of a stream and of its device, by what they do. The time of one that calls another is the
+# other's; that of _grouped is the time in which it waits for the copies of its rows.
+_STEPS = {"_grouped": "copy", "_finish_parts": "concatenate"}
+_DEVICE_STEPS = {
+    "from_host": "copy",
+    "partial": "group",
+    "merged": "merge",
+    "divided": "merge",
+    "to_host": "write",
+    "to_host_in_parts": "write",
+}
+
+
+@numba.njit(nogil=True)
+def draw(keys: Any, values: Any, start: int, groups: int) -> Any:
+    """Draw rows from ``start`` on by splitmix64; the rows and the sums of some of their keys."""
+    counts, sums = np.zeros(_SOME_KEYS, np.int64), np.zeros(_SOME_KEYS)
+    for i in range(len(keys)):
+        z = np.uint64(start + i + 1) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z ^= z >> np.uint64(31)
+        # the upper bits decide on the key
+        key = np.int64(np.int64(z >> np.uint64(11)) * 2.0**-53 * groups)
+        keys[i], values[i] = key, np.int64(z & np.uint64(0xFFFFFF)) * 2.0**-24
+        if key < _SOME_KEYS:
+            counts[key] += 1
+            sums[key] += values[i]
+    return counts, sums
 
 
 class Rows:
-    """A frame of so many rows and, at random, so many groups."""
+    """So many rows and, at random, so many groups: in a frame, or not held and drawn again."""
 
-    def __init__(self, rows: int, groups: int) -> None:
-        self.groups = groups
-        self.keys, self.values = np.empty(rows, np.int64), np.empty(rows)
-        with ThreadPoolExecutor() as pool:
-            found = list(pool.map(self._fill, range(0, rows, PARTITION_ROWS)))
-        self.counts, self.sums = (sum(each) for each in zip(*found, strict=True))
-        self.frame = pd.DataFrame({"k": self.keys, "x": self.values}, copy=False)
+    def __init__(self, rows: int, groups: int, held: bool = True) -> None:
+        self.rows, self.groups = rows, groups
+        self.starts = range(0, rows, PARTITION_ROWS)
+        if held:
+            self.keys, self.values = np.empty(rows, np.int64), np.empty(rows)
+            self.frame = pd.DataFrame({"k": self.keys, "x": self.values}, copy=False)
+        draw(np.empty(1, np.int64), np.empty(1), 0, 1)
+        started = time.perf_counter()
+        with ThreadPoolExecutor(None if held else READERS_OF_A_TASK) as pool:
+            fill = self._fill if held else lambda start: self._drawn(start)[1]
+            drawn = list(pool.map(fill, self.starts))
+        self.seconds = time.perf_counter() - started
+        self.counts, self.sums = (sum(each) for each in zip(*drawn, strict=True))
 
-    def _fill(self, start: int) -> tuple[Any, Any]:
-        """Make the rows of a partition; the rows and the sums of some of their keys."""
-        rng, stop = np.random.default_rng(start), min(start + PARTITION_ROWS, len(self.keys))
-        keys, values = self.keys[start:stop], self.values[start:stop]
-        keys[:] = rng.integers(0, self.groups, stop - start)
-        rng.random(out=values)
-        few = np.flatnonzero(keys < _SOME_KEYS)
-        counts = np.bincount(keys[few], minlength=_SOME_KEYS)
-        return counts, np.bincount(keys[few], values[few], minlength=_SOME_KEYS)
+    def _fill(self, start: int) -> Any:
+        stop = start + PARTITION_ROWS
+        return draw(self.keys[start:stop], self.values[start:stop], start, self.groups)
 
-    def __len__(self) -> int:
-        return len(self.keys)
+    def _drawn(self, start: int) -> tuple[pd.DataFrame, Any]:
+        size = min(PARTITION_ROWS, self.rows - start)
+        keys, values = np.empty(size, np.int64), np.empty(size)
+        some = draw(keys, values, start, self.groups)
+        return pd.DataFrame({"k": keys, "x": values}, copy=False), some
 
-    def collection(self, passes: int = 1) -> Any:
-        """Its rows so many times, in memory as ``persist`` has them."""
-        starts = range(0, len(self), PARTITION_ROWS)
-        parts = [self.frame.iloc[start : start + PARTITION_ROWS] for start in starts] * passes
+    def part(self, start: int) -> pd.DataFrame:
+        """Draw a partition."""
+        return self._drawn(start)[0]
+
+    def collection(self) -> Any:
+        """The frame as ``persist`` has it: partitions that are views."""
+        parts = [self.frame.iloc[start : start + PARTITION_ROWS] for start in self.starts]
         layer = {("rows", i): part for i, part in enumerate(parts)}
         with unhashed():
             divisions = (None,) * (len(parts) + 1)
             return dd.from_graph(layer, parts[0][:0], divisions, list(layer), "rows")
 
-    def check(self, result: pd.DataFrame, passes: int = 1) -> None:
+    def chunk(self) -> Chunk:
+        """The input of a task that reads files, with tasks that draw rows in their place."""
+        parts = []
+        for start in self.starts:
+            reading = Task(("rows", start), self.part, start)
+            parts.append(((reading,), ((True, reading.key), (False, None), (False, "k"))))
+        return Chunk(parts, {}, READERS_OF_A_TASK)
+
+    def check(self, result: pd.DataFrame) -> None:
         """Whether a result has all rows, and those of some keys."""
-        assert int(result["count"].sum()) == passes * len(self)
+        assert int(result["count"].sum()) == self.rows
         some = result[result.index < _SOME_KEYS].sort_index()
         present = np.flatnonzero(self.counts)
         assert some.index.tolist() == present.tolist()
-        assert some["count"].tolist() == (passes * self.counts[present]).tolist()
-        np.testing.assert_allclose(some["sum"], passes * self.sums[present], rtol=1e-9)
+        assert some["count"].tolist() == self.counts[present].tolist()
+        np.testing.assert_allclose(some["sum"], self.sums[present], rtol=1e-9)
 
 
 @contextmanager
@@ -127,56 +181,138 @@ def memory(limit: int | None) -> Iterator[Any]:
 
     before = rmm.mr.get_current_device_resource()
     pool = rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), initial_pool_size=_POOL_BYTES)
-    counted = made = rmm.mr.StatisticsResourceAdaptor(pool)
+    counted = resource = rmm.mr.StatisticsResourceAdaptor(pool)
     if limit is not None:
-        made = rmm.mr.LimitingResourceAdaptor(counted, limit)
-    rmm.mr.set_current_device_resource(made)
+        resource = rmm.mr.LimitingResourceAdaptor(counted, limit)
+    rmm.mr.set_current_device_resource(resource)
     try:
         yield counted
     finally:
         rmm.mr.set_current_device_resource(before)
 
 
-def grouped(collection: Any, engine: str) -> Any:
-    """The groups of a collection by an engine of ours."""
-    with dask_gpuagg.enabled(), dask.config.set({"gpuagg.engine": engine}):
-        return collection.groupby("k").x.agg(list(AGGREGATIONS)).compute()
+@contextmanager
+def steps(
+    device: type, copied: Callable[[Any], None], done: Callable[[], None]
+) -> Iterator[dict[str, float]]:
+    """Seconds of the steps of streams, each of which is waited for.
+
+    ``copied`` waits for the copies to a device, before its rows are grouped, and ``done`` for the
+    kernels.
+    """
+    seconds: dict[str, float] = defaultdict(float)
+    # of the steps that another one calls, of each that has begun
+    inner = [0.0]
+
+    def watched(method: Callable[..., Any], step: str) -> Callable[..., Any]:
+        def run(owner: Any, *args: Any, **options: Any) -> Any:
+            if step == "group":
+                copied(owner)
+            inner.append(0.0)
+            started = time.perf_counter()
+            try:
+                result = method(owner, *args, **options)
+                done()
+                return result
+            finally:
+                taken = time.perf_counter() - started
+                seconds[step] += taken - inner.pop()
+                inner[-1] += taken
+
+        return run
+
+    with ExitStack() as stack:
+        for owner, names in ((Stream, _STEPS), (device, _DEVICE_STEPS)):
+            for name, step in names.items():
+                method = watched(getattr(owner, name), step)
+                stack.enter_context(patch.object(owner, name, method))
+        yield seconds
 
 
-def seconds_of(run: Callable[[], Any], repeats: int, check: Callable[[Any], None]) -> list[float]:
-    """Seconds of each repetition; the result of the last one is checked."""
+def steps_on_gpu() -> Any:
+    """The steps of the streams of this process."""
+    from pylibcudf.utils import _get_stream
+
+    from dask_gpuagg.streaming.gpu import Gpu
+
+    return steps(Gpu, lambda gpu: gpu._copying.synchronize(), lambda: _get_stream().synchronize())
+
+
+def grouping(rows: Rows, held: bool, engine: str = "device") -> Callable[[], Any]:
+    """A call that groups rows by an engine of ours."""
+
+    @contextmanager
+    def by_engine() -> Iterator[None]:
+        with dask_gpuagg.enabled(), dask.config.set({"gpuagg.engine": engine}):
+            yield
+
+    few = rows.part(0).iloc[:2]
+    collection = rows.collection() if held else dd.from_pandas(few, npartitions=1)
+
+    def asked() -> Any:
+        return collection.groupby("k").x.agg(list(AGGREGATIONS))
+
+    def in_frame() -> Any:
+        with by_engine():
+            return asked().compute()
+
+    if held:
+        return in_frame
+    with by_engine():
+        query = logical.read(asked().expr)
+    return lambda: gpuagg_chunk_direct(rows.chunk(), query.plan, query.meta)
+
+
+def seconds_of(
+    run: Callable[[], Any],
+    repeats: int,
+    check: Callable[[Any], None],
+    last: Callable[[], Any] = nullcontext,
+) -> tuple[list[float], Any]:
+    """Seconds of each repetition; the last one's result is checked. And what it yields within."""
     seconds = []
     for i in range(repeats):
         gc.collect()
-        started = time.perf_counter()
-        result = run()
-        seconds.append(time.perf_counter() - started)
+        with last() if i == repeats - 1 else nullcontext() as watched:
+            started = time.perf_counter()
+            result = run()
+            seconds.append(time.perf_counter() - started)
         if i == repeats - 1:
             check(result)
         del result
-    return seconds
+    return seconds, watched
 
 
 def streamed(
-    rows: Rows, repeats: int, passes: int = 1, pool: bool = True, limit: int | None = None
+    rows: Rows, held: bool, repeats: int, pool: bool = True, limit: int | None = None
 ) -> dict[str, Any]:
     """A cell of the stream."""
-    collection = rows.collection(passes)
+    call = grouping(rows, held)
+    before = Counter(dict(dask_gpuagg.fallbacks().entries))
+    baseline, sizes = machine.reset_peak(), []
+
+    def check(result: pd.DataFrame) -> None:
+        sizes.append((len(result), machine.peak()))
+        rows.check(result)
+
     with memory(limit) if pool else nullcontext() as counted:
-        seconds = seconds_of(
-            lambda: grouped(collection, "device"), repeats, lambda made: rows.check(made, passes)
-        )
+        seconds, watched = seconds_of(call, repeats, check, steps_on_gpu)
         peak = None if counted is None else counted.allocation_counts.peak_bytes
-        assert any(run.decision.kernel != "host" for run in dask_gpuagg.last_runs())
-    gigabytes = passes * len(rows) * ROW_BYTES / 1e9
+    fallbacks = Counter(dict(dask_gpuagg.fallbacks().entries)) - before
+    ((groups, host_peak),) = sizes
+    gigabytes = rows.rows * ROW_BYTES / 1e9
     return {
         "groups": rows.groups,
+        "present": groups,
         "gigabytes": gigabytes,
-        "passes": passes,
+        "drawing": None if held else rows.seconds,
         "resource": "pool" if pool else "default",
         "limit_bytes": limit,
         "peak_bytes": peak,
+        "host_peak_bytes": host_peak - baseline,
         "seconds": seconds,
+        "fallbacks": {str(reason): times for reason, times in fallbacks.items()},
+        "steps": watched | {"rest": seconds[-1] - sum(watched.values())},
         "gigabytes_a_second": gigabytes / warm(seconds),
     }
 
@@ -189,88 +325,106 @@ def warm(seconds: list[float]) -> float:
 def peer(name: str, rows: Rows) -> Callable[[], Any]:
     """A call of a peer, and its table."""
     if name == "host":
-        collection = rows.collection()
-        return lambda: grouped(collection, "auto")
+        return grouping(rows, True, "auto")
     if name == "polars":
         import polars as pl
 
         table = pl.DataFrame({"k": rows.keys, "x": rows.values})
+        # where these are copies the rows are not held twice
+        del rows.keys, rows.values, rows.frame
         asked = [getattr(pl.col("x"), name)().alias(name) for name in AGGREGATIONS]
         return lambda: table.group_by("k").agg(asked)
     import duckdb
 
     outputs = ", ".join(f"{name}(x) as {name}" for name in AGGREGATIONS)
-    text = f"select k, {outputs} from frame group by k"
+    # to a table of its own: one thread would hand over the groups
+    text = f"create or replace temp table answer as select k, {outputs} from frame group by k"
     database = duckdb.connect()
     database.register("frame", rows.frame)
-    return lambda: database.sql(text).fetchnumpy()
+
+    def run() -> Any:
+        database.execute(text)
+        return database.table("answer")
+
+    return run
 
 
-def as_frame(made: Any) -> pd.DataFrame:
+def as_frame(result: Any) -> pd.DataFrame:
     """The result of a peer, by key."""
-    if isinstance(made, pd.DataFrame):
-        return made
-    columns = {name: np.asarray(made[name]) for name in ("k", *AGGREGATIONS)}
-    return pd.DataFrame(columns, copy=False).set_index("k")
+    if isinstance(result, pd.DataFrame):
+        return result
+    columns = result.fetchnumpy() if hasattr(result, "fetchnumpy") else result
+    arrays = {name: np.asarray(columns[name]) for name in ("k", *AGGREGATIONS)}
+    return pd.DataFrame(arrays, copy=False).set_index("k")
 
 
 def seconds_of_peer(name: str, rows: int, groups: int, repeats: int, limit: float) -> Any:
     """Seconds of a peer in a process of its own, or why there are none."""
     if name != "host" and importlib.util.find_spec(name) is None:
         return "not installed"
-    given = ["--peer", name, "--peer-rows", rows, "--groups", groups, "--repeats", repeats]
-    command = [sys.executable, "-m", "benchmarks.larger", *map(str, given)]
+    options = ["--peer", name, "--rows", rows, "--groups", groups, "--repeats", repeats]
+    command = [sys.executable, "-m", "benchmarks.larger", *map(str, options)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
         return f"not finished within {limit:g} s, start and data included"
     if done.returncode:
-        return f"failed: {done.stderr.strip().splitlines()[-1]}"
+        # killed for memory, most likely, where it says nothing: a negative code is the signal
+        return f"failed: {(done.stderr.strip().splitlines() or [str(done.returncode)])[-1]}"
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def beside_peers(rows: int, groups: int, repeats: int, limit: float) -> dict[str, Any]:
-    """A cell of the stream and its peers on the same rows."""
-    cell = streamed(Rows(rows, groups), repeats)
-    # the first repetition may load what it needs
-    peers = {name: seconds_of_peer(name, rows, groups, 2, limit) for name in PEERS}
-    ours = warm(cell["seconds"])
-    ratios = {name: warm(found) / ours for name, found in peers.items() if isinstance(found, list)}
-    return cell | {"peers": peers, "peer_ratio": ratios}
 
 
 def run(args: argparse.Namespace, note: Callable[[dict[str, Any]], None]) -> None:
     """All cells, one after the other."""
-    import cupy as cp
+    end = time.perf_counter() + args.deadline
+    pools = [(True, None), *((True, limit) for limit in args.limits)]
+    # the whole memory first, where kernels are compiled; last where it takes most of the host's
+    inputs = [(args.rows, groups, True, [(False, None), *pools]) for groups in args.groups]
+    inputs += [(args.drawn_rows, groups, False, pools[::-1]) for groups in args.drawn_groups]
+    for count, groups, held, memories in inputs:
+        if not count or time.perf_counter() > end:
+            continue
+        rows, cells = Rows(count, groups, held), []
+        for pool, limit in memories:
+            if time.perf_counter() < end:
+                cells.append(streamed(rows, held, args.repeats if held else 1, pool, limit))
+                note(cells[-1])
+        # a peer has the same rows, and all of the memory
+        del rows
+        gc.collect()
+        for name in args.peers if held and len(cells) > 1 else ():
+            seconds = seconds_of_peer(name, count, groups, args.peer_repeats, args.peer_seconds)
+            cells[1].setdefault("peers", {})[name] = seconds
+            ratios = cells[1].setdefault("peer_ratio", {})
+            if isinstance(seconds, list):
+                ratios[name] = warm(seconds) / warm(cells[1]["seconds"])
+            note(cells[1])
 
-    total, repeats = int(cp.cuda.Device().mem_info[1]), args.repeats
-    count = int(args.gigabytes * 1e9 / ROW_BYTES)
-    for groups in args.groups if count else ():
-        rows = Rows(count, groups)
-        note(streamed(rows, repeats, pool=False))
-        note(streamed(rows, repeats))
-        for pool in (False, True):
-            note(streamed(rows, 1, passes=-(-2 * total // (count * ROW_BYTES)), pool=pool))
-        del rows
-    for groups in args.groups if count and args.shares else ():
-        rows = Rows(count, groups)
-        for share in args.shares:
-            note(streamed(rows, repeats, limit=int(share * count * ROW_BYTES)))
-        del rows
-    for groups in args.groups if args.peer_rows else ():
-        note(beside_peers(args.peer_rows, groups, repeats, args.peer_seconds))
+
+def number(text: str) -> int:
+    """A whole number, as 1e9 too."""
+    return int(float(text))
 
 
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gigabytes", type=float, default=17.2, help="of a frame; 0: peers only")
-    parser.add_argument("--groups", type=int, nargs="+", default=[10_000_000, 100_000_000])
-    parser.add_argument("--shares", type=float, nargs="*", default=[1 / 2, 1 / 8])
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--peer-rows", type=int, default=1 << 27)
-    parser.add_argument("--peer-seconds", type=float, default=30.0, help="of each peer")
+    parser.add_argument("--rows", type=number, default=10**9, help="of a frame; 0: none")
+    parser.add_argument(
+        "--groups", type=number, nargs="+", default=[10**7, 10**8, 10**9, 2 * 10**9]
+    )
+    parser.add_argument("--drawn-rows", type=number, default=6 * 10**9, help="0: none")
+    parser.add_argument("--drawn-groups", type=number, nargs="+", default=[10**9, 2 * 10**9])
+    parser.add_argument("--limits", type=number, nargs="*", default=[16 * 10**9, 8 * 10**9])
+    parser.add_argument("--repeats", type=int, default=2, help="of a frame")
+    parser.add_argument("--peers", choices=PEERS, nargs="*", default=PEERS[1:])
+    parser.add_argument("--peer-repeats", type=int, default=1)
+    parser.add_argument("--peer-seconds", type=float, default=90.0, help="of each peer")
+    parser.add_argument("--deadline", type=float, default=1e9, help="seconds; then no cell begins")
     parser.add_argument("--peer", choices=PEERS, help="one peer alone, which prints its seconds")
+    parser.add_argument(
+        "--append", action="store_true", help="to the cells of a file of this commit and machine"
+    )
     parser.add_argument("--commit", help="where the tree is no git checkout")
     parser.add_argument("--out", type=Path, default=Path("larger.json"))
     args = parser.parse_args()
@@ -278,21 +432,23 @@ def main() -> None:
     if args.peer is not None:
         # loads and compiles what it needs
         peer(args.peer, Rows(1 << 20, args.groups[0]))()
-        rows = Rows(args.peer_rows, args.groups[0])
+        rows = Rows(args.rows, args.groups[0])
         call = peer(args.peer, rows)
-        print(json.dumps(seconds_of(call, args.repeats, lambda made: rows.check(as_frame(made)))))
+        seconds, _ = seconds_of(call, args.repeats, lambda result: rows.check(as_frame(result)))
+        print(json.dumps(seconds))
         return
     from benchmarks.gpu import report_head
 
     link = bandwidth()
     print(f"link: {link / 1e9:.1f} GB/s from pinned memory", flush=True)
     head = report_head(args.commit) | {"link": link, "row_bytes": ROW_BYTES}
-    cells: list[dict[str, Any]] = []
+    cells = json.loads(args.out.read_text())["cells"] if args.append else []
 
     def note(cell: dict[str, Any]) -> None:
         cell["share_of_link"] = cell["gigabytes_a_second"] * 1e9 / link
-        cells.append(cell)
-        print({k: v for k, v in cell.items() if k != "seconds"}, flush=True)
+        if cell not in cells:
+            cells.append(cell)
+        print(cell, flush=True)
         write(head | {"cells": cells}, args.out)
 
     run(args, note)

@@ -145,18 +145,26 @@ def ranges(x: dd.DataFrame) -> Any:
 
 @dataclass(frozen=True)
 class Question:
-    """One question; ``stock`` where stock Dask needs other lines."""
+    """One question; ``stock`` where stock Dask needs other lines.
+
+    The answer's first columns have the sums of all rows in the columns ``totals``.
+    """
 
     title: str
     ask: Callable[[dd.DataFrame], Any]
     stock: Callable[[dd.DataFrame], Any] | None = None
+    totals: tuple[str, ...] = ()
 
 
 QUESTIONS = {
-    "q1": Question("sum v1 by id1", lambda x: x.groupby("id1").agg({"v1": "sum"})),
-    "q2": Question("sum v1 by id1:id2", lambda x: x.groupby(["id1", "id2"]).agg({"v1": "sum"})),
+    "q1": Question("sum v1 by id1", lambda x: x.groupby("id1").agg({"v1": "sum"}), totals=("v1",)),
+    "q2": Question(
+        "sum v1 by id1:id2", lambda x: x.groupby(["id1", "id2"]).agg({"v1": "sum"}), totals=("v1",)
+    ),
     "q3": Question(
-        "sum v1 mean v3 by id3", lambda x: x.groupby("id3").agg({"v1": "sum", "v3": "mean"})
+        "sum v1 mean v3 by id3",
+        lambda x: x.groupby("id3").agg({"v1": "sum", "v3": "mean"}),
+        totals=("v1",),
     ),
     "q4": Question(
         "mean v1:v3 by id4",
@@ -165,6 +173,7 @@ QUESTIONS = {
     "q5": Question(
         "sum v1:v3 by id6",
         lambda x: x.groupby("id6").agg({"v1": "sum", "v2": "sum", "v3": "sum"}),
+        totals=("v1", "v2", "v3"),
     ),
     "q6": Question(
         "median v3 sd v3 by id4 id5",
@@ -178,6 +187,7 @@ QUESTIONS = {
         "sum v3 count by id1:id6",
         lambda x: x.groupby(SIX).agg({"v3": "sum", "v1": "size"}),
         lambda x: x.groupby(SIX).agg({"v3": "sum", "v1": "size"}, split_out=x.npartitions),
+        totals=("v3", "rows"),
     ),
 }
 
@@ -270,33 +280,49 @@ def best(run: Callable[[], Ran], where: Threads | Workers, runs: int) -> tuple[A
     return answer, quickest
 
 
-def show(name: str, x: dd.DataFrame, where: Threads | Workers, given: argparse.Namespace) -> bool:
-    """Run a question and print its line; whether it was answered, and as by stock Dask."""
+def show(
+    name: str, x: dd.DataFrame, where: Threads | Workers, given: argparse.Namespace, totals: Any
+) -> dict[str, Any]:
+    """Run a question and print its line; the same as a record."""
     question = QUESTIONS[name]
+    record: dict[str, Any] = {"question": name, "title": question.title}
     print(f"{name:<4} {question.title:<27}", end="", flush=True)
     try:
         ours, ran = best(lambda: by_plugin(question, x, where), where, given.runs)
     except Exception as error:
         # whatever it is, for lack of memory say: the other questions go on
-        print(f"{'–':>11}  {type(error).__name__}: {str(error)[:300]}")
-        return False
+        text = f"{type(error).__name__}: {str(error)[:300]}"
+        print(f"{'–':>11}  {text}")
+        return record | {"error": text}
+    record |= {"rows": ours.rows, "seconds": ran.seconds, "peak_bytes": ran.peak}
+    record["totals"] = agreed = has_totals(ours, question.totals, totals)
     memory = f"{format_bytes(ran.peak):>12}" if where.gpu else ""
     print(f"{ran.seconds:9.3f} s{memory}", end="", flush=True)
+    wrong = "" if agreed in (True, None) else "  other TOTALS than those of the rows"
     if given.no_stock:
-        print(f"    {ours.rows:,} rows")
-        return True
+        print(f"    {ours.rows:,} rows{wrong}")
+        return record
     try:
         theirs, stock = best(lambda: by_stock(question, x, where, given.limit), where, given.runs)
     except TimeoutError:
-        print(f"{'–':>11}{'–':>8}  stock Dask: more than {given.limit:g} s")
-        return True
+        record["stock"] = f"more than {given.limit:g} s"
     except Exception as error:
         # whatever stock Dask refuses or has no memory for: the other questions go on
-        print(f"{'–':>11}{'–':>8}  stock Dask: {type(error).__name__}: {str(error)[:80]}")
-        return True
+        record["stock"] = f"{type(error).__name__}: {str(error)[:80]}"
+    if "stock" in record:
+        print(f"{'–':>11}{'–':>8}  stock Dask: {record['stock']}{wrong}")
+        return record
     text = agreement(ours, theirs)
-    print(f"{stock.seconds:9.3f} s{stock.seconds / ran.seconds:7.1f}x  {text}")
-    return not text.startswith("DIFFER")
+    print(f"{stock.seconds:9.3f} s{stock.seconds / ran.seconds:7.1f}x  {text}{wrong}")
+    return record | {"stock_seconds": stock.seconds, "answers": text}
+
+
+def has_totals(answer: Answer, columns: tuple[str, ...], totals: Any) -> bool | None:
+    """Whether sums of an answer's first columns are those of all rows; None where none is."""
+    if not columns:
+        return None
+    sums = answer.values if answer.keys is None else answer.values.sum(axis=0)
+    return np.allclose(sums[: len(columns)], [totals[c] for c in columns], rtol=TOLERANCE)
 
 
 def options() -> argparse.Namespace:
@@ -318,13 +344,15 @@ def options() -> argparse.Namespace:
     return given
 
 
-def main() -> None:
+def main(note: Callable[[int, dict[str, Any]], None] | None = None) -> None:
+    """Ask the questions; ``note`` gets the number of rows and the record of each."""
     given = options()
     dask_gpuagg.disable()
     gpu = not given.cpu and machine.without_gpu() is None
     rows = int(given.rows or (1e9 if gpu else 1e7))
     on = "workers on GPUs" if gpu else f"{os.cpu_count()} cores, no GPU used"
     print(f"dask_gpuagg {dask_gpuagg.__version__}, dask {dask.__version__}, {on}", flush=True)
+    records = []
     with place(gpu) as where:
         print("each question once on few rows, which compiles what it needs ...", flush=True)
         few = where.ready(table(200_000, gpu))
@@ -334,11 +362,22 @@ def main() -> None:
                 by_plugin(QUESTIONS[name], few, where)
         print(f"making {rows:,} rows ...", flush=True)
         x = where.ready(table(rows, gpu))
+        sums = x[["v1", "v2", "v3"]].sum().compute()
+        totals = dict(zip(("v1", "v2", "v3"), _floats(sums), strict=True)) | {"rows": rows}
         memory = f"{'memory':>12}" if gpu else ""
         print(f"\n{'':32}{'plugin':>11}{memory}{'stock Dask':>11}{'ratio':>8}  answers")
-        agreed = [show(name, x, where, given) for name in given.questions]
-    if not all(agreed):
+        for name in given.questions:
+            records.append(show(name, x, where, given, totals))
+            if note is not None:
+                note(rows, records[-1])
+    if not all(is_right(record) for record in records):
         sys.exit("Not every question was answered, or the two arms do not agree.")
+
+
+def is_right(record: dict[str, Any]) -> bool:
+    """Whether a question was answered, and as by stock Dask."""
+    differs = record.get("answers", "").startswith("DIFFER")
+    return not ("error" in record or differs or record["totals"] is False)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import time
+from pathlib import Path
 
 import dask.dataframe as dd
+import numpy as np
 import pandas as pd
 import pytest
 from distributed import Client
@@ -24,6 +27,31 @@ def test_db_benchmark_answers_every_question_as_stock_dask_does() -> None:
     answers = {line.split()[0]: line for line in done.stdout.splitlines() if line.startswith("q")}
     assert list(answers) == [f"q{i}" for i in range(1, 11)]
     assert all(line.endswith("rows equal") for line in answers.values()), done.stdout
+
+
+def test_a_file_has_the_answers_of_db_benchmark(tmp_path: Path) -> None:
+    options = ["--cpu", "--rows", "2e4", "--questions", "q4,q5,q10", "--no-stock"]
+    out = tmp_path / "results.json"
+    done = run_python("-m", "benchmarks.db_benchmark", *options, "--out", str(out), timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(out.read_text())
+    assert report["arguments"] == options
+    totals = {record["question"]: record["totals"] for record in report["queries"]}
+    assert totals == {"q4": None, "q5": True, "q10": True}
+
+
+def test_an_answer_of_db_benchmark_without_some_rows_is_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    example = importlib.import_module("db_benchmark")
+    values, totals = np.array([[1.0, 2.0], [3.0, 4.0]]), {"v3": 4.0, "rows": 6}
+    for keys in (None, np.arange(2)):
+        answer = example.Answer(2, keys, values.sum(axis=0) if keys is None else values)
+        for rows, is_right in ((6, True), (7, False)):
+            agreed = example.has_totals(answer, ("v3", "rows"), totals | {"rows": rows})
+            assert agreed is is_right
+            assert example.is_right({"totals": agreed}) is is_right
 
 
 def test_db_benchmark_gives_up_stock_dask_at_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ LIMITS: dict[str, set[str]] = {
     "docs/configuration.md": {"4 GB", "1 GiB"},
     "docs/gpu.md": {"26.10"},
     "docs/gpu-kernels.md": {"1.8"},
-    "docs/larger.md": {"16 MiB", "192 MiB", "256 MiB", "2 GiB"},
+    "docs/larger.md": {"16 MiB", "192 MiB", "256 MiB", "2 GiB", "32 GiB"},
     "docs/memory.md": {"128 MiB"},
     "docs/papers.md": {"26.10", "256 MiB"},
     "docs/quickstart.md": {"2025.5"},

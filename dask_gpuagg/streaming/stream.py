@@ -51,6 +51,8 @@ _LEAST_ROWS = 1 << 16
 # Groups of all rows for each of those that a table has when it leaves: if there are fewer, several
 # parts are loaded together.
 _GROWTH = 16
+# Parts of the host that are larger are merged before the end, whenever they have doubled.
+_SPILLED_BYTES = 32 << 30
 _LACKING = FellBack(
     Fallback(
         "some rows of host partitions", "run on the host", "device memory does not suffice for them"
@@ -106,6 +108,8 @@ class Stream:
         self.parts: list[list[pd.DataFrame]] = []
         self.part_like: Batch = ()
         self.part_capacity = 0
+        # rows of the parts after they were merged
+        self.compacted_rows = 0
 
     def take(self, waiting: deque[tuple[Batch, Future[Any]]]) -> None:
         """Group the first batch of those that wait."""
@@ -230,7 +234,17 @@ class Stream:
                 self.parts = self.parts or [[] for _ in divided]
                 for part, piece in zip(self.parts, divided, strict=True):
                     part.append(piece)
+            spilled = sum(len(piece) for part in self.parts for piece in part)
+            if spilled > max(_SPILLED_BYTES / max(row_bytes, 1.0), 2 * self.compacted_rows):
+                self._compact()
         self._to_host(tables)
+
+    def _compact(self) -> None:
+        """Merge the tables of each part on the host: its memory holds groups, however many rows."""
+        for part in self.parts:
+            pieces = [piece for piece in part if len(piece)]
+            part[:] = [self._merged_part(pieces)] if len(pieces) > 1 else pieces
+        self.compacted_rows = sum(len(piece) for part in self.parts for piece in part)
 
     def finish(self) -> list[Any]:
         """The partials of all rows."""

@@ -369,7 +369,8 @@ def out_of_core() -> str:
     """Rows of the host that are streamed once, with a pool: seconds of the second run."""
     rows = []
     for cell in _cells("larger"):
-        if cell["resource"] == "pool" and cell["passes"] == 1 and "peers" not in cell:
+        is_frame = cell.get("passes", 1) == 1 and not cell.get("drawing") and cell["gigabytes"] > 10
+        if cell["resource"] == "pool" and cell["limit_bytes"] is None and is_frame:
             seconds, rate = cell["seconds"][-1], cell["gigabytes_a_second"]
             rows.append([f"{cell['groups']:,}", f"{seconds:.2f}", f"{rate:.1f}"])
     return markdown(["possible keys", "seconds", "GB/s"], rows)

@@ -330,12 +330,18 @@ def _between(ratios: list[float]) -> str:
     return least if least == most else f"{least} to {most}"
 
 
+STREAM_STEPS = ("copy", "group", "merge", "write", "concatenate", "rest")
+
+
 def larger(text: str) -> str:
     """Markdown tables of a result of ``benchmarks/larger.py``."""
     report = json.loads(text)
-    rows, beside = [], []
+    rows, beside, steps = [], [], []
     for cell in report["cells"]:
-        start = [f"{cell['groups']:,}", f"{cell['gigabytes']:.1f}"]
+        passes = cell.get("passes", 1)
+        size = f"{cell['gigabytes'] / passes:.1f}"
+        size += f", read {passes} times" if passes > 1 else ", drawn" if cell.get("drawing") else ""
+        start = [f"{cell['groups']:,}", size]
         rate = f"{cell['gigabytes_a_second']:.1f}"
         if "peers" in cell:
             times = [
@@ -343,18 +349,26 @@ def larger(text: str) -> str:
                 for name, found in cell["peers"].items()
             ]
             beside.append([*start, rate, *times])
-            continue
         memory = "RMM's default" if cell["resource"] == "default" else "a pool"
         if cell["limit_bytes"] is not None:
             memory = f"a pool of {cell['limit_bytes'] / 1e9:.1f} GB"
         peak = "" if cell["peak_bytes"] is None else f"{cell['peak_bytes'] / 1e9:.1f}"
-        rows.append([*start, memory, rate, f"{cell['share_of_link']:.0%}", peak])
-    head = ["possible keys", "rows, GB", "device memory", "GB/s", "of the link", "most in use, GB"]
+        if "steps" in cell:
+            taken = (f"{cell['steps'].get(name, 0):.2f}" for name in STREAM_STEPS)
+            steps.append([*start, memory, *taken, f"{cell['seconds'][-1]:.2f}"])
+        if "steps" in cell or "peers" not in cell:
+            rows.append([*start, memory, rate, f"{cell['share_of_link']:.0%}", peak])
+    head = ["possible keys", "rows, GB", "device memory"]
     lines = [f"The link takes {report['link'] / 1e9:.1f} GB/s from pinned memory.", ""]
-    lines.append(markdown(head, rows))
+    lines.append(markdown([*head, "GB/s", "of the link", "most in use, GB"], rows))
+    if steps:
+        title = "Seconds of each step, when it is waited for (`rest`: planning, reading, the frame)"
+        lines += ["", f"{title}:", "", markdown([*head, *STREAM_STEPS, "all"], steps)]
     if beside:
-        head = ["possible keys", "rows, GB", "stream, GB/s", "host engine", "Polars", "DuckDB"]
-        lines += ["", "Times as long as the stream:", "", markdown(head, beside)]
+        names = {"host": "host engine", "polars": "Polars", "duckdb": "DuckDB"}
+        peers = [names[name] for name in next(c for c in report["cells"] if "peers" in c)["peers"]]
+        lines += ["", "Times as long as the stream:", ""]
+        lines.append(markdown([*head[:2], "stream, GB/s", *peers], beside))
     return "\n".join(lines)
 
 

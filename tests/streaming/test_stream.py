@@ -90,6 +90,7 @@ def streamed(pieces: list[pd.DataFrame], asked: Any, device: FakeDevice) -> list
     ordered=st.booleans(),
     undivided=st.sampled_from([5, 20, 1 << 27]),
     null_keys=st.sampled_from([0.0, 0.0, 0.3, 1.0]),
+    spilled=st.sampled_from([0, 1 << 40]),
 )
 def test_every_way_down_gives_the_same_groups(
     lengths: list[int],
@@ -100,6 +101,7 @@ def test_every_way_down_gives_the_same_groups(
     ordered: bool,
     undivided: int,
     null_keys: float,
+    spilled: int,
 ) -> None:
     pieces = [frame(rows, groups, seed) for seed, rows in enumerate(lengths)]
     if null_keys:
@@ -112,6 +114,7 @@ def test_every_way_down_gives_the_same_groups(
         patch.setattr(stream, "_LEAST_ROWS", 8)
         patch.setattr(stream, "_FEW_ROWS", 16)
         patch.setattr(stream, "MOST_GROUPS", undivided)
+        patch.setattr(stream, "_SPILLED_BYTES", spilled)
         streamed(pieces, asked, FakeDevice(Sizes(nbytes, most), limit))
 
 
@@ -148,6 +151,25 @@ def test_groups_beyond_the_device_leave_in_parts_and_are_merged_there(
         assert len(made) == 1
         assert len(made[0]["groups"]) == pd.concat(pieces).k.nunique()
         assert len(set(splits)) == 1
+
+
+def test_the_host_holds_groups_and_not_as_many_as_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts that have left are merged whenever they have doubled, not at the end alone."""
+    monkeypatch.setattr(stream, "_FEW_ROWS", 100)
+    monkeypatch.setattr(stream, "_SPILLED_BYTES", 1)
+    held = []
+    spill = stream.Stream.spill_partitioned
+
+    def watched(self: stream.Stream) -> None:
+        spill(self)
+        held.append(sum(len(piece) for part in self.parts for piece in part))
+
+    monkeypatch.setattr(stream.Stream, "spill_partitioned", watched)
+    pieces = [frame(1_000, 1_500, seed) for seed in range(30)]
+    (result,) = streamed(pieces, ("sum", "count"), FakeDevice(Sizes(16_000, 16_000), limit=20_000))
+    assert len(result["groups"]) == 1_500
+    assert len(held) > 10
+    assert max(held) <= 2 * 1_500
 
 
 SMALL, LARGE = (1.0,), (1e30,)
