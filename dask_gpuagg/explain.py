@@ -304,6 +304,8 @@ def explain(query: Any) -> Explanation:
         groupbys = [
             _explained(events.get(node._name, Refused(node, why)), problem) for node in nodes
         ]
+    # timers of an event loop that the planner has asked keep this context, and ``note``
+    events.clear()
     return Explanation(tuple(groupbys), _off())
 
 

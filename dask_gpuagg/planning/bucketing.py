@@ -260,6 +260,8 @@ _WITH_TEXT = (ReadParquet, E.Projection, E.Assign, E.Filter)
 
 # rows of the first file, by the checksum of all files
 _rows: Cache[str, int] = Cache(64)
+# possible values of columns, by the checksum of all files and the names of the columns
+_spans: Cache[tuple[str, ...], int | None] = Cache(64)
 
 
 class SomeFiles(FusedIO):
@@ -319,6 +321,40 @@ def by_size(
     if len(calls) == len(reads):
         return as_they_are
     return *read_by(SomeFiles(reader, calls, type(source)), source, frame, by), _numbered(reads)
+
+
+def span_of_keys(frame: Expr, by: Sequence[Any], inside: Sequence[Expr]) -> int | None:
+    """Number of keys from the smallest to the largest, which are integers of Parquet files.
+
+    By the statistics of the first file and of the last: keys may count up through all files.
+    """
+    source, reader = _only_reader(inside)
+    while isinstance(frame, E.Projection | E.Filter):
+        frame = frame.frame
+    if not isinstance(reader, ReadParquetFSSpec) or frame._name != source._name:
+        return None
+    if any(isinstance(b, Expr) or b not in frame.columns for b in by):
+        return None
+    if not all(pd.api.types.is_integer_dtype(frame._meta[label].dtype) for label in by):
+        return None
+    files = reader._dataset_info["ds"].get_fragments
+    return _spans.of((reader.checksum, *by), lambda: _span(list(files()), by))
+
+
+def _span(files: Sequence[Any], labels: Sequence[str]) -> int | None:
+    """Number of possible values of some columns, ``None`` where a row group does not bound them."""
+    ends: dict[str, list[Any]] = {label: [] for label in labels}
+    for footer in (files[0].metadata, files[-1].metadata):
+        for group in map(footer.row_group, range(footer.num_row_groups)):
+            for column in map(group.column, range(group.num_columns)):
+                if column.path_in_schema in ends:
+                    found = column.statistics
+                    known = found is not None and found.has_min_max
+                    ends[column.path_in_schema] += (found.min, found.max) if known else (None,)
+    if not all(of and all(isinstance(end, int) for end in of) for of in ends.values()):
+        return None
+    span: int = math.prod(max(of) - min(of) + 1 for of in ends.values())
+    return span
 
 
 def without_labels(frame: Expr, by: Sequence[Any], inside: Sequence[Expr]) -> bool:

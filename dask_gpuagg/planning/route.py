@@ -33,7 +33,7 @@ from dask_gpuagg.cluster import cluster_problem, current_client, protocol
 from dask_gpuagg.engines import engine_of
 from dask_gpuagg.engines.host.grouping import group
 from dask_gpuagg.plan import Column, Plan, StateUse, Unsupported
-from dask_gpuagg.planning.bucketing import bytes_of_a_row, gpus, size_of
+from dask_gpuagg.planning.bucketing import bytes_of_a_row, gpus, size_of, span_of_keys
 from dask_gpuagg.planning.chunks import (
     USER_FUNCTIONS,
     Chunks,
@@ -141,6 +141,10 @@ def estimate_groups(
     pairs = query.plan.pairs if may_gather and get_default_shuffle_method() == "p2p" else ()
     # a bound beyond the limit says nothing about how many groups there are
     if bound.groups is None or bound.groups > enough:
+        if chunks is not None and chunks.readers and settings().sample != "never":
+            span = span_of_keys(chunks.frame, chunks.by, chunks.region[0])
+            if span is not None and span <= enough:
+                return GroupEstimate(span, False, "statistics of two files")
         return _of_sample(query, chunks, pairs, bound.how)
     if not pairs:
         return bound

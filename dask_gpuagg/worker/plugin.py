@@ -6,7 +6,6 @@ import gc
 import importlib
 import importlib.util
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +17,6 @@ import pandas as pd
 from dask._expr import optimize_until
 from dask.dataframe import from_pandas
 from dask.sizeof import sizeof
-from dask.system import cpu_count
 from dask.utils import parse_bytes
 from distributed import WorkerPlugin
 
@@ -27,15 +25,15 @@ from dask_gpuagg.cuda.aggregate import prepare
 from dask_gpuagg.cuda.query.instantiations import UNITS, first_units
 from dask_gpuagg.cuda.runtime import driver, kernels
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines.device.memory import resources, spill_manager
+from dask_gpuagg.engines.device.memory import (
+    copy_files_by_all_cores,
+    resources,
+    spill_manager,
+)
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.plan import Plan, Unsupported
 from dask_gpuagg.reporting.events import dry_run
 from dask_gpuagg.settings import task_settings, using
-
-# libcudf reads it with its first file: how many threads copy files to the device
-_FILE_THREADS = "KVIKIO_NTHREADS"
-_LIBCUDFS_OWN, _MOST_FILE_THREADS = 4, 16
 
 
 class GpuWorker(WorkerPlugin):
@@ -113,13 +111,6 @@ class GpuWorker(WorkerPlugin):
             self._closing.set()
         if self._warming is not None:
             self._warming.join(timeout=30)
-
-
-def copy_files_by_all_cores() -> None:
-    """Let libcudf read files by as many threads as this process has cores, but not too many."""
-    threads = min(cpu_count(), _MOST_FILE_THREADS)
-    if threads > _LIBCUDFS_OWN:
-        os.environ.setdefault(_FILE_THREADS, str(threads))
 
 
 def know_sizes() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
 import socket
 import time
+import weakref
 
 import dask
 import dask.dataframe as dd
@@ -15,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from dask.dataframe.dask_expr._shuffle import P2PShuffle
-from distributed import Client, LocalCluster, wait
+from distributed import Client, LocalCluster, futures_of, wait
 from hypothesis import Phase, given, settings
 
 import dask_gpuagg
@@ -244,6 +246,17 @@ def test_an_asynchronous_client_runs_stock_until_the_cluster_was_checked(ddf):
             assert not session.fallbacks
 
     asyncio.run(run())
+
+
+def test_explaining_a_query_holds_no_data(client, ddf):
+    """Timers of the client's event loop remember in which context they were started."""
+    persisted = ddf.persist()
+    futures = [weakref.ref(future) for future in futures_of(persisted)]
+    dask_gpuagg.explain(persisted.groupby("k").v.sum())
+    del persisted
+    gc.collect()
+    assert futures
+    assert not any(future() for future in futures)
 
 
 def test_a_group_by_inside_a_task(client):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import dask
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
@@ -111,6 +113,50 @@ def test_partials_stay_on_the_device_in_an_exchange_by_tasks(client: Client, met
     keys = map(str, query.optimize(fuse=False).dask)
     assert any("gpuagg_pieces" in key for key in keys) == (method == "disk")
     right(query, pdf)
+
+
+def in_files(folder: Path, pdf: pd.DataFrame, **options: Any) -> Any:
+    for i in range(9):
+        pdf.iloc[len(pdf) * i // 9 : len(pdf) * (i + 1) // 9].to_parquet(
+            folder / f"{i}.parquet", row_group_size=4_000, **options
+        )
+    return dd.read_parquet(folder)
+
+
+@pytest.mark.parametrize("case", ["random", "growing", "negative", "filtered", "two keys"])
+def test_integers_of_files_are_as_many_as_their_statistics_leave_room_for(
+    client: Client, tmp_path: Path, case: str
+) -> None:
+    pdf = frame(600, 90_000)
+    pdf = pdf.sort_values("k") if case == "growing" else pdf
+    pdf = pdf.assign(k=lambda d: (d.k - 300).astype("int16")) if case == "negative" else pdf
+    pdf = pdf.assign(j=pdf.k % 4)
+    ddf = in_files(tmp_path, pdf)
+    if case == "filtered":
+        pdf, ddf = (d[d.v > 0.5] for d in (pdf, ddf))
+    by = ["k", "j"] if case == "two keys" else "k"
+    query = ddf.groupby(by).v.sum()
+    decision = decision_of(query)
+    assert (decision.route, decision.groups) == (Route.TREE, 2_400 if len(by) > 1 else 600)
+    tasks, hops = tasks_and_hops(query)
+    assert (tasks, hops) == (len(client.run(int)) + 1, 2)
+    pd.testing.assert_series_equal(query.compute().sort_index(), pdf.groupby(by).v.sum())
+
+
+@pytest.mark.parametrize("case", ["far apart", "float", "computed", "no statistics", "never"])
+def test_files_that_do_not_tell_are_exchanged(client: Client, tmp_path: Path, case: str) -> None:
+    pdf = frame(600, 90_000)
+    if case == "far apart":
+        pdf["k"] *= 1 << 40
+    pdf = pdf.astype({"k": "float64"}) if case == "float" else pdf
+    ddf = in_files(tmp_path, pdf, write_statistics=case != "no statistics")
+    if case == "computed":
+        pdf, ddf = (d.assign(k=d.k * 3) for d in (pdf, ddf))
+    with dask.config.set({"gpuagg.sample": "never" if case == "never" else "auto"}):
+        query = ddf.groupby("k").v.sum()
+        decision = decision_of(query)
+        assert (decision.route, decision.groups) == (Route.EXCHANGE, None)
+        right(query, pdf)
 
 
 def test_a_result_beyond_the_bound_is_merged_in_more_pieces(client: Client) -> None:

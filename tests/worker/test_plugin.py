@@ -19,6 +19,7 @@ from distributed import Client
 
 import dask_gpuagg
 from dask_gpuagg.cuda.runtime import driver
+from dask_gpuagg.engines.device import memory
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.worker import plugin as worker
 from tests.workers import workers_of
@@ -39,12 +40,12 @@ def test_without_a_gpu_the_reason_is_in_the_metrics(monkeypatch: pytest.MonkeyPa
 def test_files_are_copied_by_a_thread_for_each_core(
     cores: int, set_before: str | None, threads: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "cpu_count", lambda: cores)
+    monkeypatch.setattr(memory, "cpu_count", lambda: cores)
     # restored after the test
     monkeypatch.setenv("KVIKIO_NTHREADS", set_before or "")
     if set_before is None:
         monkeypatch.delenv("KVIKIO_NTHREADS")
-    worker.copy_files_by_all_cores()
+    memory.copy_files_by_all_cores()
     assert os.environ.get("KVIKIO_NTHREADS") == threads
 
 

@@ -19,6 +19,7 @@ from pylibcudf.utils import _get_stream
 from rmm.pylibrmm.stream import DEFAULT_STREAM, Stream
 
 from dask_gpuagg.cuda.runtime.driver import current_device
+from dask_gpuagg.engines.device.memory import copy_files_by_all_cores
 
 # reads that are decoded side by side
 _STREAMS = 4
@@ -76,5 +77,7 @@ def _next_stream() -> Stream:
     number = current_device().ordinal
     with _lock:
         if number not in _streams:
+            # where no GpuWorker has, and before libcudf reads a file for us
+            copy_files_by_all_cores()
             _streams[number] = itertools.cycle([Stream() for _ in range(_STREAMS)])
         return next(_streams[number])

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import pickle
 import re
 import sys
@@ -24,9 +25,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from dask.system import cpu_count
+
 from dask_gpuagg.reporting.text import size_text
 
 T = TypeVar("T")
+
+# libcudf reads it with its first file: how many threads copy files to the device
+_FILE_THREADS = "KVIKIO_NTHREADS"
+_LIBCUDFS_OWN, _MOST_FILE_THREADS = 4, 16
 
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
@@ -214,3 +221,10 @@ def first_that_fits(steps: Iterable[Callable[[], T]], fails: Callable[[str], Mem
         except MemoryError as error:
             refused = refused or str(error)
     raise failure if failure is not None else fails(refused)
+
+
+def copy_files_by_all_cores() -> None:
+    """Let libcudf read files by as many threads as this process has cores, but not too many."""
+    threads = min(cpu_count(), _MOST_FILE_THREADS)
+    if threads > _LIBCUDFS_OWN:
+        os.environ.setdefault(_FILE_THREADS, str(threads))
