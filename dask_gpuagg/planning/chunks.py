@@ -34,6 +34,7 @@ from dask_gpuagg.planning.bucketing import (
     in_even_parts,
     located,
     partitions_of_tasks,
+    size_of,
     text_keys,
     without_labels,
     workers_of,
@@ -257,7 +258,7 @@ def chunked(query: GroupByQuery) -> Chunks | None:
         return None
     held = held_by(outside, places, int(frame.npartitions))
     if device:
-        held = _with_computed(held, frame, by, outside)
+        held = _with_read(held, frame, by, outside, plan)
     buckets = buckets_of(held, places, plan.order_sensitive, device, streamed)
     if len(buckets) == len(held):
         return None
@@ -265,15 +266,16 @@ def chunked(query: GroupByQuery) -> Chunks | None:
     return Chunks(frame, tuple(by), buckets, len(workers), inside=readers, predicate=predicate)
 
 
-def _with_computed(
-    held: list[Place | None], frame: Expr, by: Sequence[Any], outside: Sequence[Expr]
+def _with_read(
+    held: list[Place | None], frame: Expr, by: Sequence[Any], outside: Sequence[Expr], plan: Plan
 ) -> list[Place | None]:
-    """The bytes of partitions, or of what a chunk computes of them where that is more."""
+    """The bytes of partitions that a chunk reads, or computes of them where that is more."""
     names = {node._name for node in outside}
     computed = [root for root in (frame, *expressions(by)) if root._name not in names]
+    read = sum(size_of(column.dtype) for column in (*plan.keys, *plan.columns))
     stored = sum(bytes_of_a_row(node._meta) for node in outside)
-    times = max(sum(bytes_of_a_row(root._meta) for root in computed) / max(stored, 1), 1)
-    return [p and Place(p.worker, round(p.nbytes * times)) for p in held]
+    share = max(read, sum(bytes_of_a_row(root._meta) for root in computed)) / max(stored, 1)
+    return [p and Place(p.worker, round(p.nbytes * share)) for p in held]
 
 
 def _of_readers(

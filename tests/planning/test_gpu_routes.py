@@ -105,6 +105,17 @@ def test_many_groups_are_exchanged_into_a_piece_for_each_gpu(
     right(query, pdf)
 
 
+@pytest.mark.parametrize("aggregation", ["sum", "median"])
+def test_a_chunk_is_as_large_as_the_columns_that_are_read(client: Client, aggregation: str) -> None:
+    pdf = frame(100).assign(**{f"c{i}": 0.0 for i in range(30)})
+    ddf = held(client, pdf, [0])
+    assert GPU_BYTES / 4 < pdf.memory_usage(index=False).sum() < GPU_BYTES
+    query = getattr(ddf.groupby("k").v, aggregation)()
+    assert tasks_and_hops(query) == (1 + query.npartitions, 2)
+    expected = getattr(pdf.groupby("k").v, aggregation)()
+    pd.testing.assert_series_equal(query.compute().sort_index(), expected)
+
+
 @pytest.mark.parametrize("method", ["tasks", "disk"])
 def test_partials_stay_on_the_device_in_an_exchange_by_tasks(client: Client, method: str) -> None:
     """Dask's shuffles move pieces as bytes of the host."""

@@ -401,6 +401,28 @@ def frame_of(columns: dict[str, ColumnBase]) -> Any:
     return cudf.DataFrame._from_data(ColumnAccessor(columns, verify=False))
 
 
+def sort_by(keys: Sequence[plc.Column], columns: Sequence[plc.Column]) -> list[plc.Column]:
+    """Rows of columns by keys in ascending order, nulls last."""
+    order = [plc.types.Order.ASCENDING] * len(keys)
+    nulls = [plc.types.NullOrder.AFTER] * len(keys)
+    ordered = plc.sorting.sort_by_key(plc.Table(list(columns)), plc.Table(list(keys)), order, nulls)
+    return list(ordered.columns())
+
+
+def sorted_table(frame: Any, names: Sequence[str]) -> Any:
+    """The rows of a table by some of its columns, ascending, nulls last.
+
+    cuDF's own way takes a millisecond more, however few rows there are.
+    """
+    labels = names_of(frame)
+    if not all(is_own(column_at(frame, label).dtype) for label in labels):
+        return frame.sort_values(list(names), na_position="last", ignore_index=True)
+    ordered = sort_by(
+        [view_at(frame, name) for name in names], [view_at(frame, label) for label in labels]
+    )
+    return frame_of(dict(zip(labels, map(as_column, ordered), strict=True)))
+
+
 def names_of(frame: Any) -> tuple[str, ...]:
     """Labels of a table's columns; cuDF itself makes an index of pandas of them."""
     names: tuple[str, ...] = frame._data.names

@@ -31,6 +31,7 @@ from dask_gpuagg.engines.device.columns import (
     masked,
     nans_to_nulls,
     present,
+    sort_by,
     table,
     to_series,
     view,
@@ -197,13 +198,16 @@ def _result_of(
 ) -> Any:
     if not plan.dropna:  # a NaN key is a null one
         group_keys = [nans_to_nulls(key) for key in group_keys]
+    if plan.sort:
+        ordered = sort_by(group_keys, [*group_keys, *outputs])
+        group_keys, outputs = ordered[: len(keys)], ordered[len(keys) :]
     return result_of(group_keys, outputs, [k.dtype for k in keys], prepared.shape)
 
 
 class _Prepared(NamedTuple):
     """A plan's shape as promised and as the plan has it, and its passes.
 
-    Results go ``by_table`` that are sorted or have a dtype that libcudf does not know.
+    Results go ``by_table`` that have a dtype unknown to libcudf, or are sorted by a key of one.
     """
 
     promised: Shape
@@ -214,7 +218,8 @@ class _Prepared(NamedTuple):
 
 def _prepare(plan: Plan, promised: Shape) -> _Prepared:
     shape = of_plan(promised, plan)
-    by_table = plan.sort or not all(map(is_own, shape.dtypes))
+    keys = [key.dtype for key in plan.keys] if plan.sort else []
+    by_table = not all(map(is_own, [*shape.dtypes, *keys]))
     return _Prepared(promised, shape, by_table, Cache(64))
 
 

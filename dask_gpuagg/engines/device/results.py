@@ -33,6 +33,7 @@ from dask_gpuagg.engines.device.columns import (
     names_of,
     series_from,
     series_of,
+    sorted_table,
     table,
     take_rows,
     to_series,
@@ -127,7 +128,7 @@ def shaped(groups: Any, plan: Plan, shape: Shape) -> Any:
     """One row per group: labels, dtypes, index and order that metadata and plan promise."""
     names = [f"k{i}" for i in range(len(plan.keys))]
     if plan.sort:
-        groups = groups.sort_values(names, na_position="last", ignore_index=True)
+        groups = sorted_table(groups, names)
     columns = [groups._data[n] for n in names]
     for i, dtype in enumerate(shape.dtypes):
         column = column_at(groups, f"o{i}")
@@ -274,7 +275,7 @@ def matrix_of(groups: Any, plan: Plan, meta: Any) -> Any:
     """``cov`` and ``corr``: one row per group and column, one column per column."""
     names = [f"k{i}" for i in range(len(plan.keys))]
     if plan.sort:
-        groups = groups.sort_values(names, na_position="last", ignore_index=True)
+        groups = sorted_table(groups, names)
     n, m = len(groups), len(plan.columns)
     output = plan.outputs[0]
     cube, filled = cp.empty((n, m, m)), cp.empty((n, m, m), dtype=bool)

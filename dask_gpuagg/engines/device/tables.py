@@ -37,6 +37,7 @@ from dask_gpuagg.engines.device.columns import (
     keep_where,
     names_of,
     nans_to_nulls,
+    sorted_table,
     take_rows,
     to_series,
     view,
@@ -405,7 +406,7 @@ def concatenated_outputs(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
     levels = [f"k{i}" for i in range(first.index.nlevels)]
     stacked = stack([_as_table(output, levels) for output in filled])
     if plan.sort:
-        stacked = stacked.sort_values(levels, na_position="last", ignore_index=True)
+        stacked = sorted_table(stacked, levels)
     keys = [stacked[name] for name in levels]
     index = index_of(keys, list(first.index.names), first.index.name)
     columns = [stacked[name] for name in stacked.columns if name not in levels]
