@@ -105,13 +105,15 @@ def test_many_groups_are_exchanged_into_a_piece_for_each_gpu(
     right(query, pdf)
 
 
-@pytest.mark.parametrize("aggregation", ["sum", "median"])
-def test_a_chunk_is_as_large_as_the_columns_that_are_read(client: Client, aggregation: str) -> None:
+@pytest.mark.parametrize(("aggregation", "outputs"), [("sum", OUTPUTS), ("median", PARTITIONS)])
+def test_a_chunk_is_as_large_as_the_columns_that_are_read(
+    client: Client, aggregation: str, outputs: int
+) -> None:
     pdf = frame(100).assign(**{f"c{i}": 0.0 for i in range(30)})
     ddf = held(client, pdf, [0])
     assert GPU_BYTES / 4 < pdf.memory_usage(index=False).sum() < GPU_BYTES
     query = getattr(ddf.groupby("k").v, aggregation)()
-    assert tasks_and_hops(query) == (1 + query.npartitions, 2)
+    assert tasks_and_hops(query) == (1 + outputs, 2)
     expected = getattr(pdf.groupby("k").v, aggregation)()
     pd.testing.assert_series_equal(query.compute().sort_index(), expected)
 
