@@ -18,6 +18,7 @@ Other parts of a query depend on where groups lie:
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -132,7 +133,7 @@ def _planned(expr: Any, lowered: dict[str, Any]) -> Expr | None:
         if query.frame.npartitions == 0:
             raise Unsupported("the input has no partitions")
         decision = route(query, expr)
-        if expr._name == placement.computed and not left:
+        if expr._name in placement.computed and not left:
             decision = in_one_output(decision)
         if expr._name in placement.in_order:
             # after the decision: each output is sorted by itself
@@ -241,12 +242,12 @@ def _with_objects(query: GroupByQuery) -> GroupByQuery:
 class Placement:
     """Names of group-bys that stock Dask has to run, with the reason, and of those to be sorted.
 
-    ``computed`` is the one that ``compute()`` wants in one partition, if it is all of the query.
+    ``computed`` are those that ``compute()`` wants in one partition, if each is all of its query.
     """
 
     stock_only: dict[str, Exception] = field(default_factory=dict)
     in_order: set[str] = field(default_factory=set)
-    computed: str | None = None
+    computed: set[str] = field(default_factory=set)
 
 
 def placement_of(root: Any) -> Placement:
@@ -255,17 +256,22 @@ def placement_of(root: Any) -> Placement:
     A group-by may be lowered before all that combine it.
     """
     placement = Placement()
-    if type(root) is Repartition and root.operand("new_partitions") == 1:
-        placement.computed = root.frame._name
     # collections that are computed together are not combined
-    for result in root.operands if isinstance(root, _ExprSequence) else [root]:
+    results = root.operands if isinstance(root, _ExprSequence) else [root]
+    asked, alone = Counter[str](), Counter[str]()
+    for result in results:
         group_bys = _group_bys(result)
+        asked.update(g._name for g in group_bys)
+        if type(result) is Repartition and result.operand("new_partitions") == 1:
+            alone[result.frame._name] += 1
         try:
             if len(group_bys) > 1:
                 _place(placement, result, group_bys)
         except Exception as error:
             # which of them are combined is unknown
             placement.stock_only.update({g._name: error for g in group_bys})
+    # what another result reads keeps the partitions that it has been announced with
+    placement.computed = {name for name, times in alone.items() if times == asked[name]}
     return placement
 
 

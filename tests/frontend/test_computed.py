@@ -13,13 +13,14 @@ from dask.dataframe.dask_expr._repartition import RepartitionToFewer
 import dask_gpuagg
 from dask_gpuagg.frontend import hook
 from dask_gpuagg.plan import Unsupported
+from dask_gpuagg.reporting.runs import forget
 
 ROWS = 3_000
 DATA = pd.DataFrame({"k": np.arange(ROWS) * 7919 % 101, "v": np.arange(ROWS) % 13 * 0.5})
 SPEC = {"v": ["sum", "count"]}
 
 
-def query(split_out: int = 3, partitions: int = 8):
+def query(split_out: int | None = 3, partitions: int = 8):
     rows = dd.from_pandas(DATA, npartitions=partitions)
     return rows.groupby("k").agg(SPEC, split_out=split_out)
 
@@ -35,6 +36,24 @@ def test_one_output_is_made_at_once(raising, split_out, partitions):
     assert result.npartitions == split_out
     assert RepartitionToFewer.__name__ not in nodes(FinalizeCompute(result.expr))
     pd.testing.assert_frame_equal(result.compute().sort_index(), DATA.groupby("k").agg(SPEC))
+
+
+def steps(*collections) -> list[str]:
+    """Steps that are run where collections are computed together, whose results are right."""
+    forget()
+    for found in dask.compute(*collections):
+        frame = found.sort_index() - (1 if found["v"]["count"].sum() > ROWS else 0)
+        pd.testing.assert_frame_equal(frame, DATA.groupby("k").agg(SPEC), check_dtype=False)
+    return [run.step for run in dask_gpuagg.last_runs()]
+
+
+def test_outputs_are_divided_only_for_what_reads_them(raising):
+    """As ``compute()`` has it, which puts its collections into a sequence."""
+    few, more = (query(None, partitions) for partitions in (40, 60))
+    assert few.optimize().npartitions > 1
+    for collections in ((few,), (few, few), (few, more)):
+        assert "divide" not in steps(*collections)
+    assert "divide" in steps(few, few + 1)
 
 
 def test_others_have_the_outputs_that_were_announced(raising):
