@@ -329,7 +329,8 @@ def span_of_keys(frame: Expr, by: Sequence[Any], inside: Sequence[Expr]) -> int 
     By the statistics of the first file and of the last: keys may count up through all files.
     """
     source, reader = _only_reader(inside)
-    while isinstance(frame, E.Projection | E.Filter):
+    # dask-cudf has every reader inside of such a node, by which it chooses how to read
+    while isinstance(frame, E.Projection | E.Filter) or type(frame).__name__ == "NoOp":
         frame = frame.frame
     if not isinstance(reader, ReadParquetFSSpec) or frame._name != source._name:
         return None
