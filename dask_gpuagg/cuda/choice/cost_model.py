@@ -9,7 +9,7 @@ the choice is between: making words of keys costs the same whichever is chosen.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 
@@ -318,10 +318,14 @@ def _overlapped(memory: float, work: float) -> float:
     return float((memory**_OVERLAP + work**_OVERLAP) ** (1 / _OVERLAP))
 
 
-def plain(kernel: str) -> str:
-    """The model's name of a kernel, which its variants share."""
-    first = kernel.partition("_")[0]
-    return first if first in _PLAIN else kernel.removesuffix("_last")
+def by_model(kernel_ms: Mapping[str, float]) -> dict[str, float]:
+    """Milliseconds of kernels by the model's names, which their variants share."""
+    of_model: dict[str, float] = {}
+    for kernel, ms in kernel_ms.items():
+        first = kernel.partition("_")[0]
+        name = first if first in _PLAIN else kernel.removesuffix("_last")
+        of_model[name] = of_model.get(name, 0.0) + ms
+    return of_model
 
 
 @dataclass(frozen=True)

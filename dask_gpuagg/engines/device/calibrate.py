@@ -13,7 +13,7 @@ from typing import Any
 
 from dask_gpuagg._version import __version__
 from dask_gpuagg.cuda.choice import costs
-from dask_gpuagg.cuda.choice.cost_model import Observation, error_of, fit, plain
+from dask_gpuagg.cuda.choice.cost_model import Observation, by_model, error_of, fit
 from dask_gpuagg.cuda.choice.costs import Costs
 from dask_gpuagg.cuda.runtime import driver
 from dask_gpuagg.cuda.runtime.disk_cache import cache_directory
@@ -117,7 +117,7 @@ def measured(rows: int, device: Device) -> Iterator[Observation]:
                 rows,
                 run.decision,
                 device,
-                {plain(name): ms for name, ms in times.items()},
+                by_model(times),
             )
 
 

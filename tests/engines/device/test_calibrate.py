@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.choice import choose, costs
-from dask_gpuagg.cuda.choice.cost_model import Observation, error_of, fit, plain
+from dask_gpuagg.cuda.choice.cost_model import Observation, by_model, error_of, fit
 from dask_gpuagg.cuda.choice.costs import Costs
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.runtime import driver
@@ -124,17 +124,16 @@ def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     assert told.out == ""
 
 
-@pytest.mark.parametrize(
-    ("kernel", "named"),
-    [
-        ("hgb_runs", "hgb"),
-        ("direct_shared", "direct"),
-        ("scatter_wide_narrow", "scatter"),
-        ("aggregate_narrow", "aggregate"),
-        ("fold_narrow", "fold"),
-        ("first_place", "first_place"),
-        ("clear_target", "clear_target"),
-    ],
-)
-def test_variants_have_the_name_of_their_kernel(kernel: str, named: str) -> None:
-    assert plain(kernel) == named
+def test_variants_of_a_kernel_are_added_under_its_name() -> None:
+    kernels = (
+        "hgb_runs",
+        "direct_shared",
+        "scatter_wide_narrow",
+        "aggregate_narrow",
+        "fold_narrow",
+    )
+    alone = by_model(dict.fromkeys((*kernels, "first_place", "clear_target"), 2.0))
+    named = ("hgb", "direct", "scatter", "aggregate", "fold", "first_place", "clear_target")
+    assert alone == dict.fromkeys(named, 2.0)
+    together = by_model({"next_place": 2.0, "next_place_last": 0.5, "mark_free": 0.25})
+    assert together == {"next_place": 2.5, "mark_free": 0.25}
