@@ -203,7 +203,7 @@ def probes() -> str:
     """Slots that a row looks at, beside Table 1 of Wang 2025."""
     rows: dict[str, list[str]] = {}
     paper: dict[str, list[str]] = {}
-    for cell in _cells("probes"):
+    for cell in _report("probes.json")["cells"]:
         load = f"{cell['load_factor']:.2f}"
         rows.setdefault(load, []).extend(f"{cell[name]:.2f}" for name in ("sp_ega", "linear"))
         paper[load] = [f"{cell['table_1'][name]:.2f}" for name in ("sp_ega", "linear")]
@@ -212,21 +212,30 @@ def probes() -> str:
     return markdown(head, [[load, *ours, *paper[load]] for load, ours in rows.items()])
 
 
-def full_table() -> str:
-    """SP-EGA beside LPHGA and partitions, and the memory that the tables take."""
-    names = ("lphga", "sp_ega", "pgb")
+def over_loads() -> str:
+    """SP-EGA beside LPHGA over the load factor, as in figure 5 of Wang 2025."""
+    rows: dict[float, list[str]] = {}
+    for cell in _cells("full"):
+        times = [cell["median_ms"].get(n) for n in ("lphga", "sp_ega", "sp_ega, equal bytes")]
+        row = rows.setdefault(cell["load_factor"], [f"{cell['load_factor']}"])
+        row.append(", ".join("does not fit" if ms is None else _ms(ms) for ms in times))
+    titles = [f"{query}, {size}" for size in ("17M", "52M") for query in ("sum", "five")]
+    return markdown(["load of LPHGA", *titles], list(rows.values()))
+
+
+def little_memory() -> str:
+    """A call that may take so much beside its rows: the decision, and kernels forced."""
+    arms = {"auto": "ours", "sp_ega": "SP-EGA", "lphga": "LPHGA", "pgb": "PGB-TR", "cudf": "cuDF"}
     rows = []
-    for keys, label, counts in (
-        ("dense", "dense", (16_384, 65_536, 1_048_576, 16_777_216, 67_108_864)),
-        ("random", "random", (16_384, 65_536, 1_048_576, 16_777_216, 67_108_864)),
-        ("strings", "strings of 10 bytes, coded", (100_000, 10_000_000)),
-    ):
-        for groups in counts:
-            cell = _family(keys, groups, 1)
-            peaks = "; ".join(_mib(cell[name]["peak_bytes"]) for name in names[:2])
-            rows.append([label, _named(groups), *_forced(keys, groups, names, (1, 5)), peaks])
-    head = ["keys", "groups", "LPHGA", "SP-EGA", "PGB-TR", "MiB of one sum: LPHGA; SP-EGA"]
-    return markdown(head, rows)
+    for cell in _cells("limited"):
+        times = cell["median_ms"]
+        if all(isinstance(ms, str) for ms in times.values()):
+            continue
+        row = [f"{cell['query']}, {cell['groups'] / 1e6:.0f}M", _mib(cell["limit_bytes"])]
+        row += ["" if isinstance(times[arm], str) else _ms(times[arm]) for arm in arms]
+        kernel = f" (`{cell['kernel']}`)" if cell["kernel"] else ""
+        rows.append([*row[:2], row[2] + kernel, *row[3:]])
+    return markdown(["query, groups", "MiB", *arms.values()], rows)
 
 
 def wrong_estimates() -> str:
@@ -376,14 +385,70 @@ def out_of_core() -> str:
     return markdown(["possible keys", "seconds", "GB/s"], rows)
 
 
+def beyond_device() -> str:
+    """Distinct rows beyond the device, in a billion groups: seconds of all and of each step."""
+    steps = ("copy", "group", "merge", "write", "concatenate", "rest")
+    rows = []
+    for cell in _report("nvidia-h100/larger.json")["cells"]:
+        if cell["drawing"]:
+            times = (cell["seconds"][-1], cell["drawing"], *map(cell["steps"].get, steps))
+            pool = f"{cell['limit_bytes'] / 1e9:.0f} GB"
+            rows.append([pool, f"{cell['present']:,}", *(f"{seconds:.1f}" for seconds in times)])
+    return markdown(["pool", "groups", "all", "drawing alone", *steps], rows)
+
+
+def by_sorts() -> str:
+    """Rows sorted by key and reduced, beside ours: the maximum of two columns of 4 bytes."""
+    arms = ("SGB-TR", "SGB-UR", "SGB-DE-TR", "SGB-DE-UR", "ours", "ours, sort=True")
+    rows = []
+    for cell in _report("nvidia-h100/sorts.json")["cells"]:
+        zipf = f", Zipf {cell['zipf']}" if cell["zipf"] else ""
+        times = (_ms(cell["median_ms"][arm]) for arm in arms)
+        rows.append([f"{cell['key_bytes']}", f"{cell['groups']:,}{zipf}", *times])
+    return markdown(["bytes of a key", "groups", *arms], rows)
+
+
+def db_benchmark() -> str:
+    """The ten questions of db-benchmark over a billion rows."""
+    rows = []
+    for query in _report("nvidia-h200/db_benchmark.json")["queries"]:
+        stock = query.get("stock_seconds")
+        said = query.get("stock", "").partition(":")[0].removeprefix("more than ")
+        beside = [f"{stock:.2f}", f"{stock / query['seconds']:.1f}"] if stock else [said, ""]
+        row = [query["question"], query["title"], f"{query['rows']:,}", f"{query['seconds']:.2f}"]
+        rows.append(row + beside)
+    return markdown(["", "question", "groups", "ours, s", "stock, s", "ratio"], rows)
+
+
+def two_gpus() -> str:
+    """Whole queries by one GPU and by two: milliseconds, and two's time over one's."""
+    cells = _report("nvidia-h200-x2/end_to_end.json")["cells"]
+    medians = {
+        (cell["name"], cell["workers"], arm): record["median_ms"]
+        for cell in cells
+        for arm, record in cell["arms"].items()
+    }
+    rows = []
+    for cell in cells:
+        if cell["workers"] != 2:
+            continue
+        row = [cell["input"], cell["query"], f"{cell['groups']:,}"]
+        for arm in ("stock-tuned", "ours", "floor"):
+            one, two = (medians[cell["name"], gpus, arm] for gpus in (1, 2))
+            row.append(f"{one:,.0f}, {two:,.0f}: {two / one:.2f}")
+        rows.append(row)
+    return markdown(["rows", "query", "groups", "stock, tuned", "ours", "floor"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "highlights": highlight_table,
     **{
         table.__name__: table
         for table in (
             *(direct, folding, beside_cudf, skewed, gathered, sorted_rows, runs, probes),
-            *(full_table, wrong_estimates, strings, tpch, tpch_gpu, small, cards, counted),
-            *(few_groups, forced, out_of_core),
+            *(over_loads, little_memory, wrong_estimates, strings, tpch, tpch_gpu, small, cards),
+            *(counted, few_groups, forced, out_of_core, by_sorts, db_benchmark),
+            *(two_gpus, beyond_device),
         )
     },
 }
