@@ -161,14 +161,19 @@ def _as_level(key: Any) -> Any:
 
 
 def sort_order(keys: list[Any]) -> npt.NDArray[np.int64]:
-    """Positions that sort groups by key, nulls last, categories in their order."""
-    return np.lexsort(tuple(reversed(ranks(keys))))
+    """Positions that sort distinct groups by key, nulls last, categories in their order."""
+    columns = ranks(keys)
+    return np.argsort(columns[0]) if len(columns) == 1 else np.lexsort(columns[::-1])
 
 
-def ranks(keys: list[Any]) -> list[npt.NDArray[np.int64]]:
-    """Rank the values of each key: integers in the order of the values, nulls last."""
-    result = []
+def ranks(keys: list[Any]) -> list[npt.NDArray[Any]]:
+    """Rank the values of each key: numbers in the order of the values, nulls last."""
+    result: list[npt.NDArray[Any]] = []
     for key in keys:
+        if isinstance(key.dtype, np.dtype) and key.dtype.kind in "biufmM":
+            # NumPy has NaN and NaT last
+            result.append(np.asarray(key))
+            continue
         if isinstance(key, pd.Categorical):
             codes, size = key.codes.astype(np.int64), len(key.categories)
         else:
