@@ -24,7 +24,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -348,8 +348,16 @@ def by_rounds(counts: Any, rng: Any) -> int:
 
 def by_probing(counts: Any, rng: Any) -> int:
     """Slots that all rows look at by linear probing."""
-    import numba
     import numpy as np
+
+    homes = rng.integers(0, PROBED_SLOTS, len(counts))
+    return int(_probing()(counts, homes, np.ones(PROBED_SLOTS, dtype=np.bool_)))
+
+
+@cache
+def _probing() -> Any:
+    """Count the slots, compiled."""
+    import numba
 
     def looked_at(counts: Any, homes: Any, is_free: Any) -> int:
         looks = 0
@@ -361,8 +369,7 @@ def by_probing(counts: Any, rng: Any) -> int:
             looks += count * ((slot - home) % len(is_free) + 1)
         return looks
 
-    homes = rng.integers(0, PROBED_SLOTS, len(counts))
-    return int(numba.njit(looked_at)(counts, homes, np.ones(PROBED_SLOTS, dtype=np.bool_)))
+    return numba.njit(looked_at)
 
 
 # ---- the program ---------------------------------------------------------------------------------
