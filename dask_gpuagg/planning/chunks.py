@@ -22,6 +22,7 @@ from dask.dataframe.dask_expr.io.parquet import ReadParquet
 from dask.tokenize import normalize_token
 
 from dask_gpuagg.cluster import Place, current_client
+from dask_gpuagg.dtypes import TEXT, dtype_class
 from dask_gpuagg.engines import DEVICE, HOST, engine_name
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.bucketing import (
@@ -272,8 +273,10 @@ def _with_read(
     """The bytes of partitions that a chunk reads, or computes of them where that is more."""
     names = {node._name for node in outside}
     computed = [root for root in (frame, *expressions(by)) if root._name not in names]
-    read = sum(size_of(column.dtype) for column in (*plan.keys, *plan.columns))
+    columns = [column.dtype for column in (*plan.keys, *plan.columns)]
     stored = sum(bytes_of_a_row(node._meta) for node in outside)
+    # texts may be most of what is stored, however many bytes they are taken for
+    read = stored if any(dtype_class(d) in TEXT for d in columns) else sum(map(size_of, columns))
     share = max(read, sum(bytes_of_a_row(root._meta) for root in computed)) / max(stored, 1)
     return [p and Place(p.worker, round(p.nbytes * share)) for p in held]
 

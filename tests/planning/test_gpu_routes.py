@@ -111,11 +111,12 @@ def test_many_groups_are_exchanged_into_a_piece_for_each_gpu(
 def test_a_chunk_is_as_large_as_the_columns_that_are_read(
     client: Client, aggregation: str, outputs: int
 ) -> None:
-    pdf = frame(100).assign(**{f"c{i}": 0.0 for i in range(30)})
+    pdf = frame(100).assign(t="text", **{f"c{i}": 0.0 for i in range(30)})
     ddf = held(client, pdf, [0])
-    assert GPU_BYTES / 4 < pdf.memory_usage(index=False).sum() < GPU_BYTES
+    assert GPU_BYTES / 4 < pdf.memory_usage(index=False).sum() < 2 * GPU_BYTES
     query = getattr(ddf.groupby("k").v, aggregation)()
     assert tasks_and_hops(query) == (1 + outputs, 2)
+    assert tasks_and_hops(ddf.groupby("t").v.sum())[0] > 1 + OUTPUTS, "of text nothing is known"
     expected = getattr(pdf.groupby("k").v, aggregation)()
     pd.testing.assert_series_equal(query.compute().sort_index(), expected)
 
