@@ -129,7 +129,7 @@ def _planned(expr: Any, lowered: dict[str, Any]) -> Expr | None:
         if expr._name in placement.stock_only:
             raise placement.stock_only[expr._name]
         query, left = logical.read_some(expr)
-        query = _with_objects(query)
+        query = _without_repartitions(_with_objects(query))
         if query.frame.npartitions == 0:
             raise Unsupported("the input has no partitions")
         decision = route(query, expr)
@@ -168,6 +168,22 @@ def _planned(expr: Any, lowered: dict[str, Any]) -> Expr | None:
             call = f"{logical.call_text(expr)}, {reason.what},"
             note_fallback(expr._name, call, reason.reason)
     return expr.completed(whole) if isinstance(expr, ExtendedAggregation) else whole
+
+
+def _without_repartitions(query: GroupByQuery) -> GroupByQuery:
+    """The query without the nodes that Dask's fusing of files leaves, which change nothing.
+
+    They would hide from the decision that files are read.
+    """
+    by = [_unwrapped(b) if isinstance(b, Expr) else b for b in query.by]
+    return replace(query, frame=_unwrapped(query.frame), by=by)
+
+
+def _unwrapped(root: Any) -> Any:
+    for node in list(root.find_operations(Repartition)):
+        if node.operand("new_partitions") == node.frame.npartitions:
+            root = root.substitute(node, node.frame)
+    return root
 
 
 def _on_lowered(query: GroupByQuery, lowered: dict[str, Any], shared: bool) -> GroupByQuery:

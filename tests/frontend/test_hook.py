@@ -92,7 +92,8 @@ class TestCollectionsOutliveTheSwitch:
             query = ddf.groupby("k").v.agg(["sum", "nunique"])
             lowered = query.optimize()
             expected = query.compute()
-        pd.testing.assert_frame_equal(lowered.compute(), expected)
+        # the order of groups, which ``compute()`` brings together at once, is another
+        pd.testing.assert_frame_equal(lowered.compute().sort_index(), expected.sort_index())
 
 
 class TestFallback:

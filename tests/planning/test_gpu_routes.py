@@ -151,7 +151,7 @@ class NoOp(E.Elemwise):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
-    "case", ["random", "growing", "negative", "filtered", "two keys", "as dask-cudf"]
+    "case", ["random", "growing", "negative", "filtered", "fused", "two keys", "as dask-cudf"]
 )
 def test_integers_of_files_are_as_many_as_their_statistics_leave_room_for(
     client: Client, tmp_path: Path, case: str
@@ -160,8 +160,10 @@ def test_integers_of_files_are_as_many_as_their_statistics_leave_room_for(
     pdf = pdf.sort_values("k") if case == "growing" else pdf
     pdf = pdf.assign(k=lambda d: (d.k - 300).astype("int16")) if case == "negative" else pdf
     pdf = pdf.assign(j=pdf.k % 4)
+    # Dask reads two files at a time of which half is left out
+    pdf = pdf.assign(w=pdf.v) if case == "fused" else pdf
     ddf = in_files(tmp_path, pdf)
-    if case == "filtered":
+    if case in ("filtered", "fused"):
         pdf, ddf = (d[d.v > 0.5] for d in (pdf, ddf))
     if case == "as dask-cudf":
         ddf = new_collection(NoOp(ddf.expr))
