@@ -63,11 +63,16 @@ _recent: Cache[tuple[Any, str, bool], tuple[float, Places]] = Cache(16)
 
 def size_of(dtype: Any) -> int:
     """Bytes of a value, roughly."""
-    if isinstance(dtype, np.dtype) and dtype.kind != "O":
-        return int(dtype.itemsize)
+    if not is_fixed(dtype):
+        return _TEXT_BYTES
     inner = getattr(dtype, "numpy_dtype", None)
-    fixed = isinstance(inner, np.dtype) and inner.kind != "O"
-    return int(inner.itemsize) + 1 if fixed and inner is not None else _TEXT_BYTES
+    return int(dtype.itemsize) if inner is None else int(inner.itemsize) + 1
+
+
+def is_fixed(dtype: Any) -> bool:
+    """Whether all values are known to take as many bytes: numbers and times."""
+    inner = getattr(dtype, "numpy_dtype", dtype)
+    return isinstance(inner, np.dtype) and inner.kind != "O"
 
 
 def dtypes_in(meta: Any) -> list[Any]:

@@ -22,7 +22,6 @@ from dask.dataframe.dask_expr.io.parquet import ReadParquet
 from dask.tokenize import normalize_token
 
 from dask_gpuagg.cluster import Place, current_client
-from dask_gpuagg.dtypes import TEXT, dtype_class
 from dask_gpuagg.engines import DEVICE, HOST, engine_name
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.bucketing import (
@@ -31,8 +30,10 @@ from dask_gpuagg.planning.bucketing import (
     by_file,
     by_size,
     bytes_of_a_row,
+    dtypes_in,
     held_by,
     in_even_parts,
+    is_fixed,
     located,
     partitions_of_tasks,
     size_of,
@@ -270,14 +271,18 @@ def chunked(query: GroupByQuery) -> Chunks | None:
 def _with_read(
     held: list[Place | None], frame: Expr, by: Sequence[Any], outside: Sequence[Expr], plan: Plan
 ) -> list[Place | None]:
-    """The bytes of partitions that a chunk reads, or computes of them where that is more."""
+    """The bytes of partitions that a chunk reads, or computes of them where that is more.
+
+    At most: unread columns whose width is unknown, as of text, count as if they took no bytes.
+    """
     names = {node._name for node in outside}
     computed = [root for root in (frame, *expressions(by)) if root._name not in names]
-    columns = [column.dtype for column in (*plan.keys, *plan.columns)]
-    stored = sum(bytes_of_a_row(node._meta) for node in outside)
-    # texts may be most of what is stored, however many bytes they are taken for
-    read = stored if any(dtype_class(d) in TEXT for d in columns) else sum(map(size_of, columns))
-    share = max(read, sum(bytes_of_a_row(root._meta) for root in computed)) / max(stored, 1)
+    read = [column.dtype for column in (*plan.keys, *plan.columns)]
+    stored = [dtype for node in outside for dtype in dtypes_in(node._meta)]
+    fixed = sum(map(size_of, filter(is_fixed, stored)))
+    share = sum(map(size_of, read)) / fixed if fixed and all(map(is_fixed, read)) else 1.0
+    times = sum(bytes_of_a_row(root._meta) for root in computed) / max(sum(map(size_of, stored)), 1)
+    share = max(min(share, 1.0), times)
     return [p and Place(p.worker, round(p.nbytes * share)) for p in held]
 
 
