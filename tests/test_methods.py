@@ -61,11 +61,6 @@ class TestMean:
         compare(lambda d: d.groupby("k").time.mean(), lazily(frame()))
         compare(lambda d: d.took.groupby(d.k).mean(), lazily(frame()))
 
-    def test_of_datetimes_in_several_outputs(self):
-        query = lazily(frame()).groupby("k").took.mean(split_out=3)
-        assert query.npartitions == 3
-        assert_same(query.compute(), frame().groupby("k").took.mean())
-
 
 @pytest.mark.parametrize("name", ["cov", "corr"])
 def test_matrices_of_no_column_are_stock_dasks(name):

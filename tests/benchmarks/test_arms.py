@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 
 import numpy as np
@@ -25,25 +24,6 @@ def test_each_round_begins_with_another_arm():
     assert [(one.name, len(one.wall), set(one.cpu)) for one in timed] == [
         (name, 4, {2.0}) for name in NAMES
     ]
-
-
-def test_an_error_ends_the_rounds():
-    failing = itertools.count()
-
-    def run(name: str) -> Run:
-        if next(failing) == 4:
-            return Run(None, None, "ValueError: no")
-        return Run(1.0, None, None, 1.0)
-
-    timed = rounds(NAMES, run, 9, lambda: False)
-    assert {one.name: one.error for one in timed} == {"a": None, "b": None, "c": "ValueError: no"}
-    assert sum(len(one.wall) for one in timed) == 4
-
-
-def test_ratios_are_of_one_round():
-    found = compared([2.0, 9.0, 4.0], [1.0, 3.0, 4.0])
-    assert found == {"ratios": [2.0, 3.0, 1.0], "ratio": 2.0, "interval": [1.0, 3.0]}
-    assert compared([], []) == {"ratios": [], "ratio": None, "interval": None}
 
 
 @pytest.mark.parametrize("count", [6, 11, 15])

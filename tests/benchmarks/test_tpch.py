@@ -22,11 +22,6 @@ def test_rows_without_keys_are_compared_in_any_order():
     assert not compare(ROWS, ROWS.head(2)).equal
 
 
-def test_scalars_are_compared():
-    assert compare(2.5, 2.5).equal
-    assert not compare(2.5, 2.6).equal
-
-
 def test_runs_and_writes_what_it_measured(tmp_path: Path):
     arms = ["--arms", "stock,plugin"]
     results = tpch.run(

@@ -5,6 +5,7 @@ Once in each step of each route, or as often as ``GPUAGG_KILLS`` says: ``make te
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import dask
 import pytest
 from distributed import Client
 
+from dask_gpuagg.engines.host import engine
 from dask_gpuagg.planning import lower
 from dask_gpuagg.planning.nodes import (
     GroupByChunks,
@@ -75,11 +77,11 @@ ROUTES: dict[str, tuple[Callable[[Any], Any], type, tuple[str, ...]]] = {
 }
 
 
-def kill_once(step: str, marker: str) -> None:
-    """On a worker: the first of them that comes to a step kills itself."""
-    from dask_gpuagg.engines.host import engine
-
-    original = getattr(engine, STEPS[step])
+def kill_once(engine: str, function: str, marker: str) -> None:
+    """On a worker: the first of them that comes to a function of an engine kills itself."""
+    module = importlib.import_module(f"dask_gpuagg.engines.{engine}.engine")
+    original = getattr(module, function)
+    original = getattr(original, "original", original)
     once = Once(Path(marker))
     once.client = -1
 
@@ -88,15 +90,13 @@ def kill_once(step: str, marker: str) -> None:
         return original(*args, **kwargs)
 
     dying.original = original  # type: ignore[attr-defined]
-    setattr(engine, STEPS[step], dying)
+    setattr(module, function, dying)
 
 
-def kill_no_more(step: str) -> None:
+def kill_no_more(function: str) -> None:
     """On a worker: undo ``kill_once``, in a process that has lived through it."""
-    from dask_gpuagg.engines.host import engine
-
-    patched = getattr(engine, STEPS[step])
-    setattr(engine, STEPS[step], getattr(patched, "original", patched))
+    patched = getattr(engine, function)
+    setattr(engine, function, getattr(patched, "original", patched))
 
 
 @pytest.mark.parametrize("attempt", range(KILLS))
@@ -119,8 +119,8 @@ def test_a_worker_is_killed_in_a_step(
         query = make(held()).optimize(fuse=False)
     assert list(query.expr.find_operations(node))
     marker = tmp_path / "died"
-    client.run(kill_once, step, str(marker))
+    client.run(kill_once, "host", STEPS[step], str(marker))
     result = client.compute(query).result(timeout=PATIENCE)
     assert marker.exists()
-    client.run(kill_no_more, step)
+    client.run(kill_no_more, STEPS[step])
     assert_same(result, frame().groupby("k").v.median() if route == "gather" else expected())

@@ -278,17 +278,6 @@ def test_value_counts_of_categories_where_text_was_promised(options: dict[str, A
     assert sorted(got.items()) == [((1.0, "a"), 0), ((2.0, "a"), 0)]
 
 
-def test_a_partition_whose_keys_all_are_null_widens_no_other():
-    pieces = [
-        pd.DataFrame({"k": pd.Series(keys, dtype="float32"), "x": 1})
-        for keys in ([None, None], [None, 0.0])
-    ]
-    meta = pieces[0].iloc[:0].astype({"k": "int64"})
-    got = in_pieces(pieces, meta).groupby("k").x.sum().compute()
-    assert got.index.dtype == "float32"
-    assert got.to_dict() == {0.0: 1}
-
-
 @pytest.mark.parametrize("options", [{}, {"split_out": 2, "shuffle_method": "tasks"}])
 def test_sorted_groups_of_several_outputs_have_the_order_of_all_categories(options: dict[str, Any]):
     """The order of partitions' categories, whatever output a category's only group goes to."""

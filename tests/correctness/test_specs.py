@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import dask
@@ -121,18 +120,6 @@ def test_custom_aggregation_beyond_the_promised_dtype():
     assert query.compute().sort_index().tolist() == [4_000, 4_000]
 
 
-@pytest.mark.parametrize(
-    "function", [np.var, np.std, "var"], ids=lambda f: getattr(f, "__name__", f)
-)
-def test_partial(function: Any):
-    if isinstance(function, str):
-        function = getattr(pd.Series, function)
-    spec = {"x": [partial(function, ddof=0), "sum"]}
-    result = partitioned(DATA, 7).groupby("k").agg(spec).compute().sort_index()
-    want = getattr(DATA.groupby("k")["x"], function.__name__)(ddof=0)
-    pd.testing.assert_series_equal(result.iloc[:, 0], want, check_names=False)
-
-
 NAMES = ["k0", "s0.sum", "ordinal", "_partitions", "v", "v0", "index", "level_0", "count", "size"]
 
 
@@ -186,12 +173,6 @@ def test_tuples_as_labels(names: tuple[str, str]):
     want = DATA.groupby("k").agg(dict(zip("xy", names, strict=True)))
     assert list(result.columns) == labels[1:]
     np.testing.assert_allclose(result.to_numpy(dtype=float), want.to_numpy(dtype=float))
-
-
-def test_columns_of_several_levels():
-    columns = pd.MultiIndex.from_tuples([("a", "k"), ("a", "x"), ("b", "y")], names=["o", "i"])
-    data = DATA.set_axis(columns, axis=1)
-    compare(lambda f: f.groupby([("a", "k")]).sum(), partitioned(data, 7))
 
 
 OWN_LABELS: dict[str, Any] = {

@@ -164,11 +164,6 @@ def test_unobserved_categories_have_no_label() -> None:
         collection(2).groupby("c", observed=False).i.idxmin().compute()
 
 
-def test_a_function_as_key_is_refused_with_the_reason() -> None:
-    with pytest.raises(NotImplementedError, match="function"):
-        collection(2).groupby(lambda index: index // 100).agg({"i": "sum"}).compute()
-
-
 def test_ddof() -> None:
     ddf = collection(4)
     pdf = arrow().select(["k", "x"]).to_pandas()

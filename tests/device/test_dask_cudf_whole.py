@@ -6,7 +6,6 @@ import functools
 from decimal import ROUND_DOWN, Decimal, localcontext
 from typing import Any
 
-import dask
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -116,11 +115,6 @@ def test_categories_stay_categories(name: str, npartitions: int, split_out: int)
     assert list(ours.dtype.categories.to_pandas()) == LETTERS
     # Dask itself concatenates several outputs
     assert ours.dtype.ordered or split_out > 1
-
-
-def test_categories_without_an_order_have_no_extremes() -> None:
-    with pytest.raises((TypeError, NotImplementedError)):
-        collection(2).groupby("k").agg({"c": "min"}).compute()
 
 
 # what cuDF refuses, and Dask with it when it makes the metadata
@@ -289,14 +283,6 @@ def test_keys(keys: list[str], dropna: bool, split_out: int) -> None:
     assert_equal(by_key(ours["i", "nunique"], n), distinct)
 
 
-def test_decimals_are_no_keys() -> None:
-    import cudf
-
-    assert cudf.__version__.startswith("26.10"), "still no index of decimals?"
-    with pytest.raises(NotImplementedError):
-        collection(2).groupby("d64").agg({"i": "sum"}).compute()
-
-
 def test_sorted() -> None:
     spec = {"t": ["mean", "median"], "s": ["min", "nunique"]}
     ours = collection(5).groupby("g", sort=True, dropna=False).agg(spec).compute()
@@ -318,17 +304,3 @@ def test_zoned_datetimes(npartitions: int) -> None:
         assert zoned.dtype == gdf["z"].dtype
         instants = zoned.dt.tz_convert(None)
         assert python(instants.to_arrow()) == python(plain.to_arrow())
-
-
-@HOW
-@pytest.mark.parametrize("spec", [{"i": "sum", "f": "max"}, {"i": ["sum", "min"], "f": ["mean"]}])
-def test_naming_the_labels_of_a_result_changes_no_other(
-    spec: dict[str, Any], npartitions: int, split_out: int
-) -> None:
-    planned = collection(npartitions).groupby("k").agg(spec, split_out=split_out).optimize()
-    graph, keys = dict(planned.__dask_graph__()), planned.__dask_keys__()
-    for _ in range(2):
-        for part in dask.get(graph, keys):
-            assert list(part.columns.names) == [None] * part.columns.nlevels
-            part.columns.names = ["mine"] * part.columns.nlevels
-    assert list(planned._meta.columns.names) == [None] * planned._meta.columns.nlevels

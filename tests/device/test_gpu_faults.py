@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from tests.cluster.test_faults import Once
+from tests.cluster.test_killed import kill_once
 
 KILLS = int(os.environ.get("GPUAGG_KILLS", "5"))
 ROWS, PARTITIONS, GROUPS = 2_000_000, 8, 50_000
@@ -102,23 +102,6 @@ def right(client: Any, query: Any, expected: pd.Series) -> None:
     pd.testing.assert_series_equal(found, expected)
 
 
-def kill_once(function: str, marker: str) -> None:
-    """On a worker: the first of them that comes to a function of the engine kills itself."""
-    from dask_gpuagg.engines.device import engine
-
-    original = getattr(engine, function)
-    original = getattr(original, "original", original)
-    once = Once(Path(marker))
-    once.client = -1
-
-    def dying(*args: Any, **kwargs: Any) -> Any:
-        once()
-        return original(*args, **kwargs)
-
-    dying.original = original  # type: ignore[attr-defined]
-    setattr(engine, function, dying)
-
-
 @pytest.mark.parametrize("step", STEPS)
 def test_a_worker_is_killed_in_a_step(
     client: Any, expected: pd.Series, tmp_path: Path, step: str
@@ -127,7 +110,7 @@ def test_a_worker_is_killed_in_a_step(
     for attempt in range(KILLS):
         marker = tmp_path / f"died-{attempt}"
         query = held(client).groupby("k").v.sum(**options).optimize(fuse=False)
-        client.run(kill_once, function, str(marker))
+        client.run(kill_once, "device", function, str(marker))
         started = time.monotonic()
         right(client, query, expected)
         assert marker.exists()

@@ -40,16 +40,6 @@ def test_lengths(groups: int, low: int, high: int) -> None:
     assert_grouped(frame_of(texts, codes, rng))
 
 
-@pytest.mark.parametrize("keep_nulls", [False, True])
-@pytest.mark.parametrize("groups", [300, 60_000])
-def test_nulls(groups: int, keep_nulls: bool) -> None:
-    rng = np.random.default_rng(groups)
-    texts = random_texts(groups, 16, 50, rng)
-    frame = frame_of([*texts, ""], rng.integers(0, groups + 1, ROWS), rng)
-    frame["k"] = frame["k"].mask(rng.random(ROWS) < 0.1)
-    assert_grouped(frame, keep_nulls)
-
-
 @pytest.mark.parametrize("order", ["ascending", "skewed"])
 def test_orders(order: str) -> None:
     rng = np.random.default_rng(1)

@@ -228,17 +228,6 @@ def test_ranges_of_types(dtype: str) -> None:
         check(frame, keys, WANTED, keep_nulls=True)
 
 
-def test_strings_that_differ_anywhere() -> None:
-    """Every byte counts, and so does the length, wherever the string lies in its column."""
-    rng = np.random.default_rng(5)
-    texts = [""] + ["\0" * n for n in range(1, 20)]
-    for n in (1, 7, 8, 9, 15, 16, 17, 40, 47, 64, 65):
-        texts += ["x" * i + "y" + "x" * (n - i - 1) for i in range(n)] + ["x" * n]
-    codes = rng.integers(0, len(texts), 300_000)
-    frame = pd.DataFrame({"k": np.array(texts, object)[codes]} | values(rng, 300_000))
-    check(frame, ["k"], WANTED)
-
-
 @pytest.mark.parametrize("kind", ["strings", "short texts", "texts"])
 def test_slices_of_columns(kind: str) -> None:
     """Rows that begin anywhere in their columns, of which some are null."""

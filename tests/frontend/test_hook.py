@@ -65,16 +65,6 @@ def runs_planned(query) -> bool:
 
 
 class TestCollectionsOutliveTheSwitch:
-    def test_built_before_enable_runs_through_the_plan(self, ddf):
-        query = ddf.groupby("k").agg({"v": ["mean", "sum"]})
-        dask_gpuagg.enable()
-        assert runs_planned(query)
-
-    def test_built_while_enabled_runs_stock_after_disable(self, ddf):
-        with dask_gpuagg.enabled():
-            query = ddf.groupby("k").agg({"v": ["mean", "sum"]})
-        assert not runs_planned(query)
-
     @pytest.mark.parametrize("pause", [False, True])
     def test_an_extended_aggregation_cannot_and_says_so(self, ddf, pause):
         with dask_gpuagg.enabled():
@@ -134,17 +124,6 @@ class TestFallback:
             warnings.simplefilter("error", FallbackWarning)
             assert not runs_planned(self.query(ddf[ddf.w > 7]))
             pd.testing.assert_series_equal(self.query(ddf).compute(), expected)
-
-    def test_the_session_names_the_reason(self, ddf):
-        session.reset()
-        with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "silent"}):
-            self.query(ddf).compute()
-            self.query(ddf).compute()
-            ddf.groupby("k").v.sum().compute()
-        assert [*session.fallbacks.values()] == [
-            "value_counts with observed=False is not supported"
-        ]
-        assert len(session.planned) == 1
 
     @pytest.mark.parametrize("where", ["physical", "route"])
     def test_a_bug_in_the_planner_becomes_a_fallback(self, ddf, monkeypatch, where):

@@ -116,10 +116,6 @@ def make_and_plan(make, **config) -> tuple[Routing, list[int]]:
 
 
 class TestSampling:
-    def test_three_partitions_are_read(self):
-        _, read = make_and_plan(lambda d: d.groupby("k").v.sum())
-        assert read == [0, MANY // 2, MANY - 1]
-
     def test_once_for_explain_and_compute_and_other_aggregations(self):
         read = Recorded()
         ddf = dd.from_map(read, range(MANY), meta=few(0).iloc[:0])

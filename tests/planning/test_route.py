@@ -15,7 +15,6 @@ from dask_gpuagg.planning import route as module
 from dask_gpuagg.planning.chunks import GroupByQuery, Route
 from dask_gpuagg.planning.route import (
     BYTES_ON_HOST,
-    FEW_PARTITIONS,
     MOVED_DIRECTLY,
     MOVED_TO_ONE_GPU,
     PIECES_ON_HOST,
@@ -35,11 +34,6 @@ def about(groups: int, bound: bool = False) -> GroupEstimate:
     return GroupEstimate(groups, bound, "a test says so")
 
 
-def test_one_partition_is_never_exchanged():
-    decision = decide(about(10**12), 1, SIZE, 3)
-    assert (decision.route, decision.outputs, decision.pieces) == (Route.TREE, 3, 1)
-
-
 @pytest.mark.parametrize("npartitions", [2, 40, 5000])
 def test_few_groups_make_a_tree_however_many_partitions(npartitions):
     decision = decide(about(1000), npartitions, SIZE, 3)
@@ -54,20 +48,6 @@ def test_many_groups_are_merged_in_as_many_pieces_as_needed(groups, npartitions,
     decision = decide(about(groups), npartitions, SIZE, 3)
     assert (decision.route, decision.outputs) == (Route.EXCHANGE, 3)
     assert (decision.groups, decision.pieces) == (groups, pieces)
-
-
-def test_nothing_known_and_few_partitions_is_a_tree():
-    assert decide(UNKNOWN, FEW_PARTITIONS, SIZE, 3).route is Route.TREE
-
-
-def test_nothing_known_and_many_partitions_is_an_exchange():
-    decision = decide(UNKNOWN, FEW_PARTITIONS + 1, SIZE, 3)
-    assert (decision.route, decision.outputs) == (Route.EXCHANGE, 3)
-
-
-def test_no_groups_at_all_is_a_tree():
-    assert decide(about(0), 40, SIZE, 3) == decide(about(0), 41, SIZE, 3)
-    assert decide(about(0), 40, SIZE, 3).route is Route.TREE
 
 
 @pytest.mark.parametrize(

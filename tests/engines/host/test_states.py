@@ -165,27 +165,7 @@ def test_merging_the_identity_changes_nothing(dtype, state):
         check(merged(state, parts), some, state, series_of([value], dtype))
 
 
-class TestMoments:
-    def moments(self, values, cuts=(3,)) -> pd.DataFrame:
-        column = pd.Series(values, dtype="float64")
-        bounds = [0, *cuts, len(column)]
-        parts = [
-            reduced("moments", column.iloc[a:b], np.zeros(b - a, int)) for a, b in pairwise(bounds)
-        ]
-        return merged("moments", parts)
-
-    def test_infinities_of_both_signs(self):
-        state = self.moments([np.inf, 1.0, 2.0, -np.inf, 3.0])
-        assert np.isnan(state["mean"][0])
-        assert np.isnan(state.m2[0])
-
-
 class TestIntegerSums:
-    def test_wrap_modulo_two_to_the_64(self):
-        column = pd.Series([2**63 - 1, 1, 5])
-        parts = [reduced("isum", column.iloc[i : i + 1], np.zeros(1, int)) for i in range(3)]
-        assert merged("isum", parts)["sum"][0] == -(2**63) + 5
-
     def test_the_mean_of_ticks_does_not(self):
         column = pd.Series(np.array([2**62] * 4).view("datetime64[ns]"))
         parts = [reduced("limbs", column.iloc[i : i + 2], np.zeros(2, int)) for i in (0, 2)]
