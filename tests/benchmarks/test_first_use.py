@@ -1,31 +1,15 @@
-"""The parts of ``benchmarks.first_use`` that need no GPU: processes, caches, units and lines."""
+"""The results file of ``benchmarks.first_use``, without a GPU."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 
 from benchmarks import first_use
-from benchmarks.first_use import KEYS
-
-
-@pytest.mark.parametrize("dtype", sorted({keys.dtype for keys in KEYS.values()}))
-def test_rows_of_every_kind_of_keys(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    cudf = ModuleType("cudf")
-    cudf.DataFrame = pd.DataFrame  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "cupy", np)
-    monkeypatch.setitem(sys.modules, "cudf", cudf)
-    rows = first_use.frame(dtype, 10, 1_000)
-    assert rows["k"].nunique() == 10
-    assert rows[["v", "w"]].dtypes.astype(str).tolist() == ["float64", "float32"]
 
 
 def test_the_file_is_written_after_each_record(

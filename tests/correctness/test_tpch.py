@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import dask
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -41,15 +40,7 @@ def rows(result: Any) -> pd.DataFrame:
 
 def assert_same_rows(ours: Any, stock: Any) -> None:
     assert type(ours) is type(stock)
-    got, want = rows(ours), rows(stock)
-    assert list(got.columns) == list(want.columns)
-    assert got.dtypes.to_dict() == want.dtypes.to_dict()
-    assert len(got) == len(want)
-    for name in want.columns:
-        if pd.api.types.is_float_dtype(want[name].dtype):
-            np.testing.assert_allclose(got[name], want[name], rtol=1e-12, err_msg=name)
-        else:
-            assert got[name].tolist() == want[name].tolist(), name
+    pd.testing.assert_frame_equal(rows(ours), rows(stock), rtol=1e-12, atol=0.0)
 
 
 @pytest.mark.parametrize(

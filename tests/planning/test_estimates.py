@@ -352,12 +352,6 @@ class TestFewPartitionsThatAreHere:
             assert "sampled rows of 3 of 4 partitions" in decision.reason
             same(query.compute(), data.groupby(by).v.sum())
 
-    def test_few_groups_make_a_tree(self):
-        ddf = dd.from_pandas(self.frame(50), npartitions=4)
-        with pieces_of(200_000):
-            decision = decision_of(ddf.groupby("k").v.sum())
-        assert (decision.route, decision.groups) == (Route.TREE, 50)
-
     def test_what_has_to_be_computed_is_not(self):
         def refuse(frame: pd.DataFrame) -> pd.DataFrame:
             raise AssertionError("computed")
