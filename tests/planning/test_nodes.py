@@ -27,8 +27,10 @@ from dask_gpuagg.planning.nodes import (
     GroupByMerge,
     Promised,
 )
+from dask_gpuagg.reporting.runs import session
 from tests.comparison import same
 from tests.data import plan_of
+from tests.merging import pieces_of
 from tests.planning.test_chunks import nodes
 
 pytestmark = pytest.mark.usefixtures("plugin", "synchronous")
@@ -193,6 +195,72 @@ class TestProjection:
         (reader,) = self.readers(query)
         assert set(reader.columns) == {"k", "v", "w"}
         same(query.compute(), frame()[lambda d: d.w > 100].groupby("k").v.sum())
+
+
+class TestResults:
+    """What users do with a result, for one output and for several."""
+
+    @pytest.fixture(params=[None, 3], ids=["one output", "three outputs"])
+    def query(self, request, ddf):
+        return ddf.groupby("k").agg({"v": "sum", "w": "sum"}, split_out=request.param)
+
+    expected = frame().groupby("k")[["v", "w"]].sum()
+
+    def test_compute(self, query):
+        session.reset()
+        same(query.compute(), self.expected)
+        assert len(session.planned) == 1
+
+    def test_threads(self, query):
+        same(query.compute(scheduler="threads"), self.expected)
+
+    def test_to_parquet(self, query, tmp_path):
+        query.to_parquet(tmp_path)
+        same(pd.read_parquet(tmp_path), self.expected)
+
+    def test_metadata_is_kept(self, query):
+        computed = query.compute()
+        assert list(query.columns) == list(computed.columns)
+        assert query.index.name == computed.index.name == "k"
+        assert (query.dtypes == computed.dtypes).all()
+
+
+class TestArithmetic:
+    """Results of several group-bys combined row by row."""
+
+    def ddf(self):
+        def part(i: int) -> pd.DataFrame:
+            rng = np.random.default_rng(i)
+            return pd.DataFrame({"k": rng.integers(0, 5000, 500), "v": rng.random(500)})
+
+        return dd.from_map(part, range(40))
+
+    QUERIES: ClassVar = {
+        "different numbers of groups": lambda d, **options: (
+            d[d.k < 2000].groupby("k").v.sum() / d.groupby("k").v.sum()
+        ),
+        "one number of outputs given": lambda d, **options: (
+            d.groupby("k").v.sum(**options) / d[d.k < 4000].groupby("k").v.count()
+        ),
+        "one repartitioned": lambda d, **options: (
+            repartitioned(d.groupby("k").v.sum(), options) / d.groupby("k").v.sum()
+        ),
+        "another repartitioned": lambda d, **options: (
+            d.groupby("k").v.count() / repartitioned(d.groupby("k").v.sum(), options)
+        ),
+    }
+
+    @pytest.mark.parametrize("nbytes", [16_000, 10**8])
+    @pytest.mark.parametrize("name", QUERIES)
+    def test_results_are_aligned(self, name, nbytes):
+        with pieces_of(nbytes):
+            got = self.QUERIES[name](self.ddf(), split_out=3).compute()
+        same(got, self.QUERIES[name](self.ddf().compute()))
+
+
+def repartitioned(result, options):
+    """In as many partitions as Dask makes of 40; pandas' results stay as they are."""
+    return result.repartition(npartitions=3) if options else result
 
 
 def test_promised_metadata_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
