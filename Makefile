@@ -29,8 +29,8 @@ BIN := $(VENV)/bin
 
 # Those of Dask's own suites that have group-bys, shipped in its wheel, run with the plugin on; a run
 # that plans less than 99 % of the aggregations fails. `test` leaves out the tests of these suites
-# without a group-by, and of those that run with two of Dask's shuffles the second run; `test-all`
-# runs all suites: 10,000 tests, of which those that stock Dask fails on this machine do not count.
+# without a group-by, `test-all` runs all suites: 10,000 tests, of which those that stock Dask fails
+# on this machine do not count.
 UPSTREAM := dask.dataframe.tests.test_groupby \
   $(addprefix dask.dataframe.dask_expr.tests.test_,groupby partitioning_knowledge merge distributed)
 

@@ -40,8 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--group-by",
         action="store_true",
-        help="leave out tests without a group-by, none of which calls what the plugin wraps, and "
-        "tests that run again with another of Dask's shuffles",
+        help="leave out tests without a group-by, none of which calls what the plugin wraps",
     )
     group.addoption("--only-failed", type=Path, help="run the failed tests of such a file alone")
 
@@ -60,7 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if reason and not config.option.stock:
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
     if config.option.group_by:
-        items[:] = [item for item in items if _has_group_by(item) and not _runs_again(item)]
+        items[:] = [item for item in items if _has_group_by(item)]
     if config.option.only_failed:
         failed = set(json.loads(config.option.only_failed.read_text())["failed"])
         items[:] = [item for item in items if item.nodeid in failed]
@@ -75,18 +74,6 @@ def _has_group_by(item: pytest.Item) -> bool:
     if "groupby" in item.path.name or item.originalname == "test_join":
         return True
     return "groupby" in inspect.getsource(item.function)
-
-
-def _runs_again(item: pytest.Item) -> bool:
-    """Whether a test differs from another in the setting of Dask's shuffle alone.
-
-    ``test_groupby`` runs all of its tests with "disk" and with "tasks". A plan hands the name on to
-    Dask's shuffle, which has the same nodes of ours below and above it.
-    """
-    if "auto_shuffle_method" not in getattr(item, "fixturenames", ()):
-        return False
-    asks = "shuffle_method" in inspect.signature(item.function).parameters
-    return item.callspec.params["shuffle_method"] == "tasks" and not asks
 
 
 # Tests that assert that Dask refuses what it can answer while the plugin is on.
