@@ -181,7 +181,8 @@ def _without_repartitions(query: GroupByQuery) -> GroupByQuery:
 
 def _unwrapped(root: Any) -> Any:
     for node in list(root.find_operations(Repartition)):
-        if node.operand("new_partitions") == node.frame.npartitions:
+        # those by size, divisions or time are of classes of their own
+        if type(node) is Repartition and node.operand("new_partitions") == node.frame.npartitions:
             root = root.substitute(node, node.frame)
     return root
 

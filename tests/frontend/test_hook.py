@@ -246,3 +246,24 @@ def test_settings_changed_after_tuning_are_those_of_lowering(ddf):
     for kernel in ("auto", "hgb"):
         with dask.config.set({"gpuagg.kernel": kernel}):
             assert lowered_plan(tuned).settings.kernel == kernel
+
+
+@pytest.mark.parametrize(
+    "repartition",
+    [
+        {"divisions": (0, 15, 59)},
+        {"partition_size": "1KiB"},
+        {"npartitions": 3},
+        {"npartitions": 6},
+        {"npartitions": 9},
+    ],
+    ids=str,
+)
+def test_repartitioned_inputs_are_planned(raising, repartition):
+    pdf = pd.DataFrame({"k": np.arange(60) % 7, "v": np.arange(60.0)})
+    ddf = dd.from_pandas(pdf, npartitions=6).repartition(**repartition)
+    for rows, all_rows in ((ddf, pdf), (ddf[ddf.v > 9], pdf[pdf.v > 9])):
+        query = rows.groupby("k").v.sum()
+        assert runs_planned(query)
+        expected = all_rows.groupby("k").v.sum()
+        pd.testing.assert_series_equal(query.compute().sort_index(), expected)
