@@ -251,7 +251,7 @@ def test_settings_changed_after_tuning_are_those_of_lowering(ddf):
 @pytest.mark.parametrize(
     "repartition",
     [
-        {"divisions": (0, 15, 59)},
+        {"freq": "12h"},
         {"partition_size": "1KiB"},
         {"npartitions": 3},
         {"npartitions": 6},
@@ -260,7 +260,8 @@ def test_settings_changed_after_tuning_are_those_of_lowering(ddf):
     ids=str,
 )
 def test_repartitioned_inputs_are_planned(raising, repartition):
-    pdf = pd.DataFrame({"k": np.arange(60) % 7, "v": np.arange(60.0)})
+    hours = pd.date_range("2026-01-01", periods=60, freq="h")
+    pdf = pd.DataFrame({"k": np.arange(60) % 7, "v": np.arange(60.0)}, index=hours)
     ddf = dd.from_pandas(pdf, npartitions=6).repartition(**repartition)
     for rows, all_rows in ((ddf, pdf), (ddf[ddf.v > 9], pdf[pdf.v > 9])):
         query = rows.groupby("k").v.sum()
