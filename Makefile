@@ -1,7 +1,7 @@
 # Every target makes its own environment: nothing is needed but Python, make and a package index.
 #
 #   make quickstart   fetch real data and run examples/quickstart.py
-#   make test         checks and the whole test suite: about 17 minutes on two cores
+#   make test         checks and the whole test suite: about 12 minutes on two cores
 #   make test-fast    checks and the quick tests: under 3 minutes
 #   make test-all     the same, and all of Dask's own DataFrame suites with the plugin on
 #   make test-faults  workers killed in each step of a query, 20 times each: about 10 minutes
@@ -56,7 +56,7 @@ quickstart: $(VENV)/.stamp-examples
 
 # The times as measured on two cores without a GPU; tests/conftest.py says what test-fast leaves out.
 test: lint
-	@echo "About 17 minutes on two cores: 11 for our tests, 5 for Dask's own with the plugin on."
+	@echo "About 12 minutes on two cores: 8 for our tests, 4 for Dask's own with the plugin on."
 	@echo "make test-fast takes under 3."
 	$(BIN)/$(PYTEST)
 	$(BIN)/python -m tests.upstream --group-by -n $(JOBS) $(UPSTREAM)
