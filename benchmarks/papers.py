@@ -203,13 +203,13 @@ def sorts(repeats: int) -> Iterator[Record]:
                 for gathers in (False, True):
                     name = f"SGB{'-DE' if coded else ''}-{'UR' if gathers else 'TR'}"
                     calls[name] = partial(by_sort, frame, groups, coded, gathers)
-            found = {name: _rows_of(call()) for name, call in calls.items()}
-            assert len(set(found.values())) == 1, found
+            sizes = {name: _rows_of(call()) for name, call in calls.items()}
+            assert len(set(sizes.values())) == 1, sizes
             yield {
                 "key_bytes": width,
                 "possible": groups,
                 "zipf": zipf,
-                "groups": found["ours"],
+                "groups": sizes["ours"],
                 "kernel": aggregator.run("auto")[2].decision.kernel,
                 "median_ms": medians(calls, repeats),
             }

@@ -354,9 +354,9 @@ def _span(files: Sequence[Any], labels: Sequence[str]) -> int | None:
         for group in map(footer.row_group, range(footer.num_row_groups)):
             for column in map(group.column, range(group.num_columns)):
                 if column.path_in_schema in ends:
-                    found = column.statistics
-                    known = found is not None and found.has_min_max
-                    ends[column.path_in_schema] += (found.min, found.max) if known else (None,)
+                    bounds = column.statistics
+                    known = bounds is not None and bounds.has_min_max
+                    ends[column.path_in_schema] += (bounds.min, bounds.max) if known else (None,)
     if not all(of and all(isinstance(end, int) for end in of) for of in ends.values()):
         return None
     span: int = math.prod(max(of) - min(of) + 1 for of in ends.values())
