@@ -15,7 +15,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from package_tables import markdown
-from result_tables import highlight_table
+from result_tables import STREAM_STEPS, highlight_table
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -387,14 +387,13 @@ def out_of_core() -> str:
 
 def beyond_device() -> str:
     """Distinct rows beyond the device, in a billion groups: seconds of all and of each step."""
-    steps = ("copy", "group", "merge", "write", "concatenate", "rest")
     rows = []
     for cell in _report("nvidia-h100/larger.json")["cells"]:
         if cell["drawing"]:
-            times = (cell["seconds"][-1], cell["drawing"], *map(cell["steps"].get, steps))
+            times = (cell["seconds"][-1], cell["drawing"], *map(cell["steps"].get, STREAM_STEPS))
             pool = f"{cell['limit_bytes'] / 1e9:.0f} GB"
             rows.append([pool, f"{cell['present']:,}", *(f"{seconds:.1f}" for seconds in times)])
-    return markdown(["pool", "groups", "all", "drawing alone", *steps], rows)
+    return markdown(["pool", "groups", "all", "drawing alone", *STREAM_STEPS], rows)
 
 
 def by_sorts() -> str:

@@ -55,8 +55,7 @@ PORTABLE = (
 )
 # Units that are compiled as for users: each once, and of heavy states and wide keys a few.
 OPTIMISED: dict[str, tuple[str, ...]] = {
-    "1 aggregation by int64": TABLE["1 aggregation by int64"].units,
-    "5 aggregations by int64": ("lphga", "hgb", "aggregate"),
+    "5 aggregations by int64": TABLE["5 aggregations by int64"].units,
     "20 aggregations by two words": ("words", "ranges"),
     "keys string, decimal128, float, int8, nulls kept": ("core", "lphga", "words"),
     "codes of strings and integers, nulls kept": ("core", "codes", "aggregate_striped"),

@@ -43,7 +43,7 @@ def several_keys(draw: st.DrawFn) -> list[pd.Series]:
 
 
 # of tests with a row for each dtype
-FEWER = settings(max_examples=settings.default.max_examples // 5)
+FEWER = settings(max_examples=settings.default.max_examples // 3)
 
 
 def plain(values: Any) -> list[Any]:

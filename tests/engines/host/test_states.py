@@ -123,7 +123,7 @@ def check(got: pd.DataFrame, expected: pd.DataFrame, state: str, column: pd.Seri
 
 @pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
 @pytest.mark.parametrize(("dtype", "state"), CASES, ids=str)
-@settings(max_examples=settings.default.max_examples // 5)
+@settings(max_examples=settings.default.max_examples // 3)
 @given(data=st.data())
 def test_merging_the_pieces_is_reducing_the_whole(dtype, state, data):
     column, codes, cuts = data.draw(pieces(dtype))
