@@ -289,9 +289,11 @@ class Numbering:
     @classmethod
     def of_keys(cls, keys: Sequence[Any], groups: Sequence[Any]) -> Numbering:
         """From the keys of all rows, and those of the groups in the order of their numbers."""
-        rows, codes = matches(keys, groups)
-        order = cp.argsort(rows)
-        return cls(len(groups[0]), (rows[order], codes[order]))
+        rows, numbers = matches(keys, groups)
+        # not the pairs in the order of the rows: to sort them takes several times their memory
+        codes = cp.full(len(keys[0]), -1, dtype=cp.int32)
+        codes[rows] = numbers
+        return cls(len(groups[0]), of_rows=column_of(codes))
 
     @cached_property
     def rows(self) -> cp.ndarray:
