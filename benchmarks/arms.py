@@ -67,17 +67,23 @@ def run(query: Query, source: Any, name: str) -> Run:
 
     A failure is a result too ("completed or not"), so it is returned, not raised.
     """
-    gc.collect()
     with arm(name):
-        start, busy = time.perf_counter(), time.process_time()
-        try:
-            result = query.build(source).compute()
-        except Exception as error:
-            return Run(None, None, describe_error(error))
-        seconds, cpu = time.perf_counter() - start, time.process_time() - busy
-    # answers are compared on the host
-    result = result.to_pandas() if hasattr(result, "to_pandas") else result
-    return Run(seconds, result, None, cpu)
+        done = timed(lambda: query.build(source).compute())
+    if hasattr(done.result, "to_pandas"):
+        # answers are compared on the host
+        return dataclasses.replace(done, result=done.result.to_pandas())
+    return done
+
+
+def timed(call: Callable[[], Any]) -> Run:
+    """Time a call."""
+    gc.collect()
+    start, busy = time.perf_counter(), time.process_time()
+    try:
+        result = call()
+    except Exception as error:
+        return Run(None, None, describe_error(error))
+    return Run(time.perf_counter() - start, result, None, time.process_time() - busy)
 
 
 def describe_error(error: BaseException) -> str:
@@ -121,22 +127,25 @@ def rounds(
     is_over: Callable[[], bool],
     shifted: bool = True,
 ) -> list[Timed]:
-    """Run arms in turns; after an error of one of them there are no further rounds.
+    """Run arms in turns; one that fails runs no more.
 
     A further round begins unless there ``is_over`` time; where ``shifted`` with another arm.
     """
     timed = [Timed(name) for name in names]
     for number in range(count):
-        if any(one.error for one in timed) or (number and is_over()):
+        if number and is_over():
             break
         shift = number % len(timed) if shifted else 0
         for one in (*timed[shift:], *timed[:shift]):
+            if one.error is not None:
+                continue
             done = run(one.name)
-            if done.error is not None or done.seconds is None or done.cpu is None:
-                one.error = done.error
-                break
-            one.wall.append(done.seconds)
-            one.cpu.append(done.cpu)
+            one.error = done.error
+            if done.seconds is not None and done.cpu is not None:
+                one.wall.append(done.seconds)
+                one.cpu.append(done.cpu)
+            # the next run has the memory
+            del done
     return timed
 
 
@@ -261,8 +270,8 @@ def list_of(allowed: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
     return parse
 
 
-def add_arguments(parser: argparse.ArgumentParser, repeats: int, budget: float, out: Path) -> None:
-    """Add the options that :func:`measure` takes, and where results go."""
+def add_arguments(parser: argparse.ArgumentParser, repeats: int, budget: float) -> None:
+    """Add the options that :func:`measure` takes."""
     parser.add_argument(
         "--arms",
         type=list_of(ARMS),
@@ -274,7 +283,6 @@ def add_arguments(parser: argparse.ArgumentParser, repeats: int, budget: float, 
         "--budget", type=float, default=budget, help="seconds after which a query gets no more"
     )
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--out", type=Path, help=f"default: {out}; with --quick, in --data")
     parser.add_argument("--quick", action="store_true", help="tiny: does it all run?")
 
 

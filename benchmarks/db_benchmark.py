@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import sys
 from pathlib import Path
@@ -14,29 +13,24 @@ from typing import Any
 
 from distributed import get_client
 
-from benchmarks import machine
-from benchmarks.end_to_end import PACKAGES, gpu
+from benchmarks import gpu, machine
 from benchmarks.report import write
 
 
 def main() -> None:
     """Run the example, and write what it measures."""
-    parser = argparse.ArgumentParser(description=__doc__, add_help=False)
-    parser.add_argument("--out", type=Path, default=Path("db_benchmark.json"))
-    parser.add_argument("--commit", help="where the tree is no git checkout")
+    parser = machine.arguments("db_benchmark", __doc__, Path("db_benchmark.json"))
     options, rest = parser.parse_known_args()
     sys.path.insert(0, str(machine.ROOT / "examples"))
     example = importlib.import_module("db_benchmark")
     sys.argv[1:] = rest
-    report: dict[str, Any] = machine.provenance() | {"arguments": rest}
-    report["commit"] = options.commit or report["commit"]
-    report["versions"] |= machine.installed(PACKAGES)
+    report: dict[str, Any] = machine.provenance(options.commit) | {"arguments": rest}
     queries: list[dict[str, Any]] = []
 
     def note(rows: int, record: dict[str, Any]) -> None:
         queries.append(record)
         if "--cpu" not in rest:
-            report["gpus"] = sorted(get_client().run(gpu).values())
+            report["gpus"] = sorted(get_client().run(gpu.name).values())
         write(report | {"rows": rows, "queries": queries}, options.out)
 
     example.main(note)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine
+from benchmarks import gpu, machine
 from benchmarks.arms import list_of
 from benchmarks.end_to_end_arms import (
     ARMS,
@@ -237,14 +237,6 @@ def repeat(
 IDENTITY = ("engine", "name", "rows", "groups", "partitions", "workers", "protocol")
 """Fields that identify a cell: measured again, it replaces the earlier one, arm by arm."""
 
-PACKAGES = (
-    "cudf-cu12",
-    "cudf-cu13",
-    "dask-cuda",
-    "distributed-ucxx-cu12",
-    "distributed-ucxx-cu13",
-)
-
 
 def load(path: Path, append: bool) -> dict[str, Any]:
     """An earlier file to add to, or a new one."""
@@ -389,30 +381,18 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def about_this(options: argparse.Namespace, session: Session) -> dict[str, Any]:
     """Where and how the cells of this call were measured."""
-    about = machine.provenance()
-    about["commit"] = options.commit or about["commit"]
-    about["versions"] |= machine.installed(PACKAGES)
-    gpus = sorted(session.client.run(gpu).values()) if options.engine == DEVICE else []
+    gpus = sorted(session.client.run(gpu.name).values()) if options.engine == DEVICE else []
     names = ("engine", "workers", "protocol", "pool", "repeats", "budget", "arms")
-    return about | {
+    return machine.provenance(options.commit) | {
         "gpus": gpus,
         "arguments": {name: getattr(options, name) for name in names},
         "left_out": [],
     }
 
 
-def gpu() -> str:
-    """A worker's GPU, and the newest CUDA that its driver has."""
-    from cuda.bindings import runtime
-
-    from dask_gpuagg.cuda.runtime.driver import current_device
-
-    return f"{current_device().name}, CUDA {runtime.cudaDriverGetVersion()[1]}"
-
-
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """Return the options; ``chosen`` are the cells."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.end_to_end", description=__doc__)
+    parser = machine.arguments("end_to_end", __doc__)
     parser.add_argument("--engine", choices=(DEVICE, HOST), default=DEVICE)
     parser.add_argument("--cells", default="*", help="patterns of names, by commas; see --list")
     parser.add_argument("--arms", type=list_of(ARMS), help=f"of {', '.join(ARMS)}")
@@ -431,8 +411,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--deadline", type=float, default=1e6, help="seconds after which no run is begun"
     )
-    parser.add_argument("--commit", help="where the tree is no git checkout")
-    parser.add_argument("--out", type=Path, help="results file")
     parser.add_argument("--append", action="store_true", help="add to the results file")
     parser.add_argument("--quick", action="store_true", help="tiny: does it all run?")
     parser.add_argument("--list", action="store_true", help="print the names of the cells and stop")

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks import machine
 from benchmarks.report import write
 
 Record = dict[str, Any]
@@ -265,14 +266,8 @@ CHILDREN: dict[str, Callable[..., Iterator[Record]]] = {
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure the parts, or be a process of one of them."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.first_use",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = machine.arguments("first_use", __doc__, Path("first_use.json"))
     parser.add_argument("--parts", default="queries", help="of queries, files")
-    parser.add_argument("--commit", help="where the tree is no git checkout")
-    parser.add_argument("--out", type=Path, default=Path("first_use.json"))
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.child:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from benchmarks.machine import commit, provenance
+from benchmarks.machine import provenance
 
 
 def prepare() -> None:
@@ -36,6 +36,15 @@ def prepare_to_fill() -> None:
     cp.cuda.set_allocator(rmm_cupy_allocator)
 
 
+def name() -> str:
+    """A worker's GPU, and the newest CUDA that its driver has."""
+    from cuda.bindings import runtime
+
+    from dask_gpuagg.cuda.runtime.driver import current_device
+
+    return f"{current_device().name}, CUDA {runtime.cudaDriverGetVersion()[1]}"
+
+
 def report_head(at: str | None) -> dict[str, Any]:
     """Where a result was made: machine, commit, GPU, versions, hash of the kernels."""
     import cudf
@@ -45,8 +54,7 @@ def report_head(at: str | None) -> dict[str, Any]:
     from dask_gpuagg.cuda.runtime.driver import current_device
 
     return {
-        **provenance(),
-        "commit": at or commit(),
+        **provenance(at),
         "gpu": current_device().name,
         "driver": runtime.cudaDriverGetVersion()[1],
         "cudf": cudf.__version__,

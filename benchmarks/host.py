@@ -163,7 +163,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     folder = datagen.write_parquet(parameters, options.partitions, options.data)
     results: dict[str, Any] = {
         "schema": 1,
-        **machine.provenance(),
+        **machine.provenance(options.commit),
         "arms": list(options.arms),
         "data": {
             "name": parameters.name,
@@ -189,9 +189,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """Return the options."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.host", description=__doc__)
+    parser = machine.arguments("host", __doc__)
     datagen.add_arguments(parser)
-    arms.add_arguments(parser, 5, 240.0, OUT)
+    arms.add_arguments(parser, 5, 240.0)
     parser.add_argument("--queries", type=arms.list_of(tuple(QUERIES)), default=tuple(QUERIES))
     parser.add_argument("--schedulers", type=arms.list_of(SCHEDULERS), default=SCHEDULERS)
     parser.add_argument("--workers", type=int, default=2)

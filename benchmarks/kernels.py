@@ -63,6 +63,7 @@ from benchmarks.kernel_inputs import (
     key_labels,
     value_columns,
 )
+from benchmarks.machine import arguments
 from benchmarks.report import write
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.choice import choose
@@ -521,11 +522,7 @@ def line(name: str, record: Record) -> str:
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.kernels",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = arguments("kernels", __doc__, Path("."), "folder of the results files")
     parser.add_argument("--parts", default=",".join(PARTS), help="by commas; default: all")
     parser.add_argument("--cells", nargs="+", default=["*"], help="patterns of names; see --list")
     parser.add_argument("--rows", type=lambda text: int(float(text)), help="other than the part's")
@@ -533,8 +530,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--kernels", type=lambda text: text.split(","), help="that are forced")
     parser.add_argument("--limit", type=float, default=100.0, help="ms expected of a forced kernel")
     parser.add_argument("--fill", help="i/n: run the i-th of n parts once, and measure nothing")
-    parser.add_argument("--commit", help="where the tree is no git checkout")
-    parser.add_argument("--out", type=Path, default=Path("."), help="folder of the results files")
     parser.add_argument("--list", action="store_true", help="print the names of the cells and stop")
     parser.add_argument("--judge", type=Path, help="a file of the part families: judge the choice")
     options = parser.parse_args(argv)

@@ -408,7 +408,7 @@ def number(text: str) -> int:
 
 def main() -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = machine.arguments("larger", __doc__, Path("larger.json"))
     parser.add_argument("--rows", type=number, default=10**9, help="of a frame; 0: none")
     parser.add_argument(
         "--groups", type=number, nargs="+", default=[10**7, 10**8, 10**9, 2 * 10**9]
@@ -425,8 +425,6 @@ def main() -> None:
     parser.add_argument(
         "--append", action="store_true", help="to the cells of a file of this commit and machine"
     )
-    parser.add_argument("--commit", help="where the tree is no git checkout")
-    parser.add_argument("--out", type=Path, default=Path("larger.json"))
     args = parser.parse_args()
     dask.config.set({"gpuagg.compile": "wait", "gpuagg.fallback": "raise"})
     if args.peer is not None:

@@ -7,6 +7,7 @@ and ``getrusage`` gives it since the process began; loading may then hide a smal
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import ctypes
 import datetime
@@ -15,7 +16,6 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,31 +25,43 @@ import pyarrow as pa
 
 ROOT = Path(__file__).resolve().parents[1]
 
-PACKAGES = ("dask", "distributed", "pandas", "pyarrow", "numpy", "dask-gpuagg")
+PACKAGES = (
+    *("dask", "distributed", "pandas", "pyarrow", "numpy", "dask-gpuagg", "polars", "duckdb"),
+    *("cudf-cu12", "cudf-cu13", "dask-cuda", "distributed-ucxx-cu12", "distributed-ucxx-cu13"),
+)
 
 
-def provenance() -> dict[str, Any]:
-    """Return date, commit, package versions and machine, ready for JSON."""
+def arguments(
+    program: str, about: str | None, out: Path | None = None, where: str = "results file"
+) -> argparse.ArgumentParser:
+    """Return a parser with the options of every program; ``about`` is its docstring."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{program}",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--commit", help="where the tree is no git checkout")
+    parser.add_argument("--out", type=Path, default=out, help=where)
+    return parser
+
+
+def provenance(at: str | None = None) -> dict[str, Any]:
+    """Return date, commit (``at`` if given), package versions and machine, ready for JSON."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
+        "commit": at or commit(),
         "versions": versions(),
         "machine": describe(),
     }
 
 
-def versions() -> dict[str, str | None]:
-    """Return the version of Python and of every package that matters; None: not installed."""
-    return {"python": platform.python_version(), **dict.fromkeys(PACKAGES), **installed(PACKAGES)}
-
-
-def installed(packages: Sequence[str]) -> dict[str, str]:
-    """Return the versions of those packages that are installed."""
-    found = {}
-    for package in packages:
+def versions() -> dict[str, str]:
+    """Return the version of Python and of those packages that are installed."""
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    return found
+            versions[package] = metadata.version(package)
+    return versions
 
 
 def commit() -> str | None:

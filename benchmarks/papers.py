@@ -18,7 +18,6 @@ probes
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +31,7 @@ from unittest.mock import patch
 from benchmarks.gpu import aggregator_of, engine_arm, peak_bytes, prepare, report_head, timed
 from benchmarks.kernel_inputs import VALUES, frame_of, grouped
 from benchmarks.kernels import forgotten
-from benchmarks.machine import commit, provenance
+from benchmarks.machine import arguments, provenance
 from benchmarks.report import write
 from dask_gpuagg.cuda.choice.decision import even
 
@@ -379,18 +378,12 @@ PARTS = {"full": full, "limited": limited, "sorts": sorts, "probes": probes}
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, print and write."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.papers",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = arguments("papers", __doc__, Path("."), "folder of the results files")
     parser.add_argument("--parts", default=",".join(PARTS), help="by commas; default: all")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--commit", help="where the tree is no git checkout")
-    parser.add_argument("--out", type=Path, default=Path("."), help="folder of the results files")
     options = parser.parse_args(argv)
     for name in options.parts.split(","):
-        head = provenance() | {"commit": options.commit or commit()}
+        head = provenance(options.commit)
         if name != "probes":
             prepare()
             head = report_head(options.commit)

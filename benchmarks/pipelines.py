@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import importlib.util
 import statistics
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,9 +23,8 @@ import dask
 import dask.dataframe as dd
 import pandas as pd
 
-from benchmarks import machine, report
-from benchmarks.end_to_end import PACKAGES, gpu
-from benchmarks.end_to_end_cluster import DEVICE, HOST, Session, libraries, message_of
+from benchmarks import arms, gpu, machine, report
+from benchmarks.end_to_end_cluster import DEVICE, HOST, Session, libraries
 
 OURS, STOCK, POLARS, DUCKDB = "ours", "stock", "polars", "duckdb"
 OUT = {
@@ -161,19 +158,10 @@ def files(options: argparse.Namespace) -> Any:
         if not path.exists():
             draw(i, options.rows // options.partitions, HOST).to_parquet(path, index=False)
     dim, names = dimension(HOST), f"{folder}/*.parquet"
-    peers = {name: peer for name, peer in PEERS.items() if importlib.util.find_spec(name)}
-    arms = {name: peer(names, dim) for name, peer in peers.items()}
+    there = [name for name in PEERS if importlib.util.find_spec(name)]
+    peers = {name: PEERS[name](names, dim) for name in there}
     with dask.config.set(scheduler="threads", num_workers=options.threads):
-        yield (lambda: (dd.read_parquet(names), dim)), lambda q: q.compute(), arms, peak_here
-
-
-def peak_here(run: Callable[[], Any]) -> int:
-    """Bytes of this process above those before a run, at most."""
-    baseline = machine.reset_peak()
-    result = run()
-    peak = machine.peak() - baseline
-    del result
-    return peak
+        yield (lambda: (dd.read_parquet(names), dim)), lambda q: q.compute(), peers
 
 
 def polars(names: str, dim: pd.DataFrame) -> Callable[[str], Any]:
@@ -228,40 +216,16 @@ def persisted(options: argparse.Namespace) -> Any:
             wait(result, timeout=options.limit)
             return result
 
-        options.gpus = sorted(session.client.run(gpu).values())
+        options.gpus = sorted(session.client.run(gpu.name).values())
 
-        def peak(query: Callable[[], Any]) -> int:
-            session.client.run(count_bytes)
-            result = query()
-            (most,) = session.client.run(most_bytes).values()
-            del result
-            return int(most)
-
-        yield (lambda: (frame, dim)), run, {}, peak
+        yield (lambda: (frame, dim)), run, {}
 
 
-def count_bytes() -> None:
-    """Begin to count what is allocated on a worker's GPU."""
-    import rmm.statistics
-
-    rmm.statistics.enable_statistics()
-    rmm.statistics.push_statistics()
-
-
-def most_bytes() -> int:
-    """The most bytes that were allocated at a time since ``count_bytes``."""
-    import rmm.statistics
-
-    counted = rmm.statistics.pop_statistics()
-    assert counted is not None
-    return int(counted.peak_bytes)
-
-
-def arms_of(pipeline: Pipeline, session: Any, options: argparse.Namespace) -> dict[str, Any]:
+def calls_of(pipeline: Pipeline, session: Any, options: argparse.Namespace) -> dict[str, Any]:
     """Calls that run a query, by arm."""
     import dask_gpuagg
 
-    inputs, finish, peers, _ = session
+    inputs, finish, peers = session
     # with its default dask-cuDF makes as many outputs as partitions
     tuning = {"split_out": 1, "split_every": 32} if options.engine == DEVICE else {}
     tuning = tuning if "transform" not in pipeline.name else {}
@@ -270,12 +234,12 @@ def arms_of(pipeline: Pipeline, session: Any, options: argparse.Namespace) -> di
         with dask_gpuagg.enabled():
             return finish(pipeline.build(*inputs()))
 
-    arms: dict[str, Callable[[], Any]] = {
+    calls: dict[str, Callable[[], Any]] = {
         OURS: ours,
         STOCK: lambda: finish(pipeline.build(*inputs(), **tuning)),
         **{name: partial(run, pipeline.sql) for name, run in peers.items() if pipeline.sql},
     }
-    return {name: arm for name, arm in arms.items() if name in options.arms}
+    return {name: call for name, call in calls.items() if name in options.arms}
 
 
 def frame_of(result: Any) -> pd.DataFrame:
@@ -300,39 +264,27 @@ def is_equal(one: pd.DataFrame, other: pd.DataFrame) -> bool:
 
 
 def measure(
-    arms: dict[str, Callable[[], Any]], options: argparse.Namespace, compares: bool
+    calls: dict[str, Callable[[], Any]], options: argparse.Namespace, compares: bool
 ) -> dict[str, Any]:
     """Run one query in all arms, which alternate; answers of the first runs may be compared."""
-    seconds: dict[str, list[float]] = {name: [] for name in arms}
-    cpu: dict[str, list[float]] = {name: [] for name in arms}
     answers: dict[str, pd.DataFrame] = {}
-    errors: dict[str, str] = {}
-    for number in range(options.repeats + 1):
-        for name in seconds.keys() - errors.keys():
-            gc.collect()
-            start, used = time.perf_counter(), time.process_time()
-            try:
-                result = arms[name]()
-            except Exception as error:
-                errors[name] = message_of(error)
-                continue
-            seconds[name].append(round(time.perf_counter() - start, 5))
-            cpu[name].append(round(time.process_time() - used, 4))
-            if compares and not number:
-                answers[name] = frame_of(result)
-            del result
 
-    def medians(of_arms: dict[str, list[float]]) -> dict[str, float]:
-        return {name: statistics.median(of[1:]) for name, of in of_arms.items() if len(of) > 1}
+    def run(name: str) -> arms.Run:
+        done = arms.timed(calls[name])
+        if compares and name not in answers and done.error is None:
+            answers[name] = frame_of(done.result)
+        return done
 
+    timed = arms.rounds(list(calls), run, options.repeats + 1, lambda: False, shifted=False)
+    later = [one for one in timed if len(one.wall) > 1]
     right = answers.get(OURS)
     return {
-        "median": medians(seconds),
-        "median_cpu": medians(cpu),
-        "first": {name: of[0] for name, of in seconds.items() if of},
-        "seconds": {name: of[1:] for name, of in seconds.items()},
+        "median": {one.name: statistics.median(one.wall[1:]) for one in later},
+        "median_cpu": {one.name: statistics.median(one.cpu[1:]) for one in later},
+        "first": {one.name: one.wall[0] for one in timed if one.wall},
+        "seconds": {one.name: one.wall[1:] for one in timed},
         "equal": {n: right is not None and is_equal(a, right) for n, a in answers.items()},
-        "errors": errors,
+        "errors": {one.name: one.error for one in timed if one.error},
     }
 
 
@@ -340,7 +292,7 @@ def main() -> None:
     """Measure and write the results."""
     # Dask guesses the metadata of a transform
     warnings.filterwarnings("ignore")
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.pipelines", description=__doc__)
+    parser = machine.arguments("pipelines", __doc__)
     parser.add_argument("--engine", choices=(HOST, DEVICE), default=HOST)
     parser.add_argument("--group-bys", action="store_true", help="alone, on the host")
     parser.add_argument("--rows", type=float, help="in all partitions or files together")
@@ -353,8 +305,6 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=40, help="seconds of a run on a GPU")
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.set_defaults(gpus=[])
-    parser.add_argument("--commit", help="where the tree is no git checkout")
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows, partitions = (1e7, 8) if options.engine == HOST else (8e8, 32)
     queries: tuple[Pipeline, ...] = PIPELINES
@@ -364,10 +314,7 @@ def main() -> None:
     options.rows, options.partitions = int(options.rows or rows), options.partitions or partitions
     out, names = options.out or out, (options.queries or "").split(",")
     chosen = [query for query in queries if not options.queries or query.name in names]
-    about = machine.provenance()
-    results: dict[str, Any] = about | {
-        "commit": options.commit or about["commit"],
-        "versions": about["versions"] | machine.installed([*PEERS, *PACKAGES]),
+    results: dict[str, Any] = machine.provenance(options.commit) | {
         "engine": options.engine,
         "rows": options.rows,
         "partitions": options.partitions,
@@ -376,10 +323,10 @@ def main() -> None:
     with (files if options.engine == HOST else persisted)(options) as session:
         results |= {"gpus": options.gpus}
         for pipeline in chosen:
-            arms = arms_of(pipeline, session, options)
+            calls = calls_of(pipeline, session, options)
             compares = bool(pipeline.sql) and options.engine == HOST
             cell: dict[str, Any] = {"name": pipeline.name, "title": pipeline.title}
-            cell |= measure(arms, options, compares)
+            cell |= measure(calls, options, compares)
             bare = next((c for c in results["cells"] if c["name"] == BARE), cell)
             fastest = min((cell["median"][p] for p in PEERS if p in cell["median"]), default=None)
             if OURS in cell["median"]:
@@ -392,12 +339,6 @@ def main() -> None:
             report.write(results, out)
             shown = ("name", "median", "to_bare", "to_best", "stock_to_ours", "equal", "errors")
             print({name: cell.get(name) for name in shown}, flush=True)
-        # after all times: counting bytes takes some
-        for pipeline, cell in zip(chosen, results["cells"], strict=True):
-            arms = arms_of(pipeline, session, options)
-            names = [name for name in (OURS, STOCK) if name in cell["median"]]
-            cell["peak_bytes"] = {name: session[-1](arms[name]) for name in names}
-            report.write(results, out)
 
 
 if __name__ == "__main__":

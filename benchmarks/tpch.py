@@ -184,11 +184,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     title = f"threads: {options.threads} threads in one process, reading included"
     if options.engine == DEVICE:
         title = "one worker on one GPU, shuffles by tasks, reading included"
-    about = machine.provenance()
     results: dict[str, Any] = {
         "schema": 1,
-        **about,
-        "commit": options.commit or about["commit"],
+        **machine.provenance(options.commit),
         "arms": list(options.arms),
         "data": {
             "name": f"TPC-H SF {options.scale:g}, lineitem of about",
@@ -223,12 +221,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """Return the options."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.tpch", description=__doc__)
-    arms.add_arguments(parser, 11, 180.0, OUT[HOST])
+    parser = machine.arguments("tpch", __doc__)
+    arms.add_arguments(parser, 11, 180.0)
     parser.add_argument("--engine", choices=(HOST, DEVICE), default=HOST)
     parser.add_argument("--decimals", action="store_true", help="money as decimals, on the host")
     parser.add_argument("--pool", default="60GB", help="device memory of the worker's RMM pool")
-    parser.add_argument("--commit", help="where the tree is no git checkout")
     parser.add_argument("--scale", type=float, default=0.5, help="TPC-H's scale factor")
     parser.add_argument("--data", type=Path, default=Path("data"), help="where Parquet is kept")
     parser.add_argument("--parts", type=int, default=8, help="files of a table")
