@@ -16,12 +16,8 @@ kernel cache, and the plugin with what that left there.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -59,17 +55,22 @@ def frame(dtype: str, groups: int, rows: int) -> Any:
     return drawn
 
 
-def in_a_process(part: str, *arguments: str, **variables: str) -> Iterator[Record]:
-    """The records that a part prints in a process that has done nothing else."""
-    command = [sys.executable, "-m", "benchmarks.first_use", "--child", part, *arguments]
-    env = {**os.environ, **variables}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as running:
-        assert running.stdout is not None
-        for line in running.stdout:
-            if line.startswith("{"):
-                yield json.loads(line)
-    if running.returncode:
-        raise subprocess.CalledProcessError(running.returncode, command)
+def in_arms(call: Callable[..., Record], *about: str) -> Iterator[Record]:
+    """The record of a query by each arm, each in a process that has done nothing else."""
+    with tempfile.TemporaryDirectory() as cache:
+        # the driver's own cache would make an empty one of ours look filled
+        os.environ.update(CUDA_CACHE_DISABLE="1", DASK_GPUAGG__KERNEL_CACHE=cache)
+        # in this order: the second arm fills the cache of the third
+        for arm in ARMS:
+            yield in_a_process(call, arm, *about)
+
+
+def in_a_process(call: Callable[..., Record], *arguments: str | None) -> Record:
+    """What a function returns in a process of its own."""
+    record: Record | str = machine.in_a_process(call, *arguments)
+    if isinstance(record, str):
+        raise RuntimeError(record)
+    return record
 
 
 def settle() -> None:
@@ -107,15 +108,10 @@ def queries_records() -> Iterator[Record]:
     """A record of each query in each arm."""
     for key, keys in KEYS.items():
         for spec in keys.specs:
-            with tempfile.TemporaryDirectory() as cache:
-                # in this order: the second arm fills the cache of the third
-                for arm in ARMS:
-                    # the driver's own cache would make an empty one of ours look filled
-                    off = {"CUDA_CACHE_DISABLE": "1"}
-                    yield from in_a_process("queries", arm, key, spec, cache, **off)
+            yield from in_arms(first_query, key, spec)
 
 
-def queries_child(arm: str, key: str, spec: str, cache: str) -> Iterator[Record]:
+def first_query(arm: str, key: str, spec: str) -> Record:
     """One query, several times; importing cuDF and making CUDA's context are timed apart."""
     start = time.perf_counter()
     import cudf  # noqa: F401
@@ -130,7 +126,7 @@ def queries_child(arm: str, key: str, spec: str, cache: str) -> Iterator[Record]
     cp.cuda.Device().synchronize()
     rmm.reinitialize(pool_allocator=True, initial_pool_size=8 << 30)
     context = time.perf_counter() - start
-    dask.config.set({"scheduler": "sync", "gpuagg.kernel-cache": cache})
+    dask.config.set(scheduler="sync")
     if arm != STOCK:
         import dask_gpuagg
 
@@ -151,7 +147,7 @@ def queries_child(arm: str, key: str, spec: str, cache: str) -> Iterator[Record]
         settle()
         call()
     warm_s, warm_kernels = call()
-    yield {
+    return {
         "query": f"{spec} by {key}",
         "rows": keys.rows,
         "arm": arm,
@@ -187,13 +183,10 @@ def files_records() -> Iterator[Record]:
     """A record of each query in each arm; the cache is that of the worker, another process."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         for name in ASKED:
-            with tempfile.TemporaryDirectory() as cache:
-                for arm in ARMS:
-                    variables = {"CUDA_CACHE_DISABLE": "1", "DASK_GPUAGG__KERNEL_CACHE": cache}
-                    yield from in_a_process("files", arm, name, folder, **variables)
+            yield from in_arms(first_files, name, folder)
 
 
-def files_child(arm: str, name: str, folder: str) -> Iterator[Record]:
+def first_files(arm: str, name: str, folder: str) -> Record:
     """One query, several times, on a new cluster; the first call waits for nothing."""
     from distributed import wait
 
@@ -224,7 +217,7 @@ def files_child(arm: str, name: str, folder: str) -> Iterator[Record]:
         # what has begun is compiled meanwhile
         time.sleep(3)
         later = [call()[1] for _ in range(LATER)]
-    yield {
+    return {
         "query": f"{QUERIES[name].title} by {groups:,} groups",
         "rows": FILE_ROWS,
         "arm": arm,
@@ -250,34 +243,20 @@ def calls_line(record: Record) -> str:
     )
 
 
-def about_child() -> Iterator[Record]:
+def about(commit: str | None) -> Record:
     """The machine, by a process that may load cuDF."""
     from benchmarks.gpu import report_head
 
-    yield report_head(None)
-
-
-CHILDREN: dict[str, Callable[..., Iterator[Record]]] = {
-    "about": about_child,
-    "queries": queries_child,
-    "files": files_child,
-}
+    return report_head(commit)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure the parts, or be a process of one of them."""
+    """Measure the parts."""
     parser = machine.arguments("first_use", __doc__, Path("first_use.json"))
     parser.add_argument("--parts", default="queries", help="of queries, files")
-    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    if args.child:
-        part, *arguments = args.child
-        for record in CHILDREN[part](*arguments):
-            print(json.dumps(record), flush=True)
-        return
     began = time.perf_counter()
-    (report,) = in_a_process("about")
-    report["commit"] = args.commit or report["commit"]
+    report = in_a_process(about, args.commit)
     for part, records in (("queries", queries_records), ("files", files_records)):
         for record in records() if part in args.parts.split(",") else ():
             report.setdefault(part, []).append(record)

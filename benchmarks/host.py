@@ -10,9 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 import logging
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,8 +46,9 @@ def threads(options: argparse.Namespace, folder: Path) -> Iterator[Session]:
     """Yield a session of the threaded scheduler, the data in this process."""
 
     def memory(query: Query, arm: str) -> dict[str, Any]:
-        numbers = str(options.partitions), str(options.threads)
-        return memory_in_a_process(query.name, arm, str(folder.resolve()), *numbers)
+        asked = query.name, arm, folder, options.partitions, options.threads
+        found = machine.in_a_process(memory_here, *asked, limit=TIME_LIMIT)
+        return found if isinstance(found, dict) else {"error": found}
 
     with dask.config.set(scheduler="threads", num_workers=options.threads):
         title = f"threads: {options.threads} threads in one process"
@@ -97,43 +96,21 @@ def load(folder: Path, partitions: int, rows: int | None = None) -> dd.DataFrame
     return local
 
 
-def memory_here(name: str, arm: str, folder: str, partitions: str, threads: str) -> dict[str, Any]:
+def memory_here(name: str, arm: str, folder: Path, partitions: int, threads: int) -> dict[str, Any]:
     """Load the data and measure one query with the threaded scheduler in this process.
 
     ``baseline_bytes`` are resident with the data loaded, ``peak_bytes`` the most above that.
     """
     arms.prepare([arm])
     query = QUERIES[name]
-    with dask.config.set(scheduler="threads", num_workers=int(threads)):
+    with dask.config.set(scheduler="threads", num_workers=threads):
         # Code that is loaded at first use is no part of the query's memory.
-        arms.run(query, load(Path(folder), 2, rows=WARM_UP_ROWS), arm)
-        frame = load(Path(folder), int(partitions))
+        arms.run(query, load(folder, 2, rows=WARM_UP_ROWS), arm)
+        frame = load(folder, partitions)
         baseline = machine.reset_peak()
         done = arms.run(query, frame, arm)
         peak = machine.peak() - baseline
     return {"baseline_bytes": baseline, "peak_bytes": peak, "error": done.error}
-
-
-def memory_in_a_process(*arguments: str) -> dict[str, Any]:
-    """Call :func:`memory_here` in a fresh process."""
-    command = [sys.executable, "-m", "benchmarks.host", "--memory-of", *arguments]
-    try:
-        done = subprocess.run(
-            command,
-            cwd=machine.ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=TIME_LIMIT,
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": f"no result in {TIME_LIMIT} s"}
-    except subprocess.CalledProcessError as error:
-        # Killed for memory, most likely: a negative code is the signal.
-        last = error.stderr.strip().splitlines()[-1:] or [""]
-        return {"error": f"exit code {error.returncode} {last[0]}".strip()}
-    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return measured
 
 
 def memory_on_workers(query: Query, frame: Any, client: Any, name: str) -> dict[str, Any]:
@@ -200,18 +177,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--memory-runs", type=int, default=1, help="runs per arm for peak memory; 0: not measured"
     )
-    parser.add_argument("--memory-of", nargs=5, help=argparse.SUPPRESS)
     return arms.parsed(parser, argv, OUT, "quick.json", **QUICK)
 
 
-def main() -> None:
-    """Run the benchmark, or be the process that measures memory."""
-    options = parse()
-    if options.memory_of:
-        print(json.dumps(memory_here(*options.memory_of)))
-    else:
-        arms.run_and_print(options, run)
-
-
 if __name__ == "__main__":
-    main()
+    arms.run_and_print(parse(), run)

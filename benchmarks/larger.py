@@ -17,12 +17,9 @@ from __future__ import annotations
 
 import argparse
 import gc
-import importlib.util
 import itertools
 import json
 import statistics
-import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -53,6 +50,7 @@ ROW_BYTES = 16
 PARTITION_ROWS = 1 << 24
 PEERS = ("host", "polars", "duckdb")
 AGGREGATIONS = ("sum", "count")
+SETTINGS = {"gpuagg.compile": "wait", "gpuagg.fallback": "raise"}
 _POOL_BYTES = 60 << 30
 # of collections
 _numbers = itertools.count()
@@ -358,20 +356,13 @@ def as_frame(result: Any) -> pd.DataFrame:
     return pd.DataFrame(arrays, copy=False).set_index("k")
 
 
-def seconds_of_peer(name: str, rows: int, groups: int, repeats: int, limit: float) -> Any:
-    """Seconds of a peer in a process of its own, or why there are none."""
-    if name != "host" and importlib.util.find_spec(name) is None:
-        return "not installed"
-    options = ["--peer", name, "--rows", rows, "--groups", groups, "--repeats", repeats]
-    command = [sys.executable, "-m", "benchmarks.larger", *map(str, options)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
-    except subprocess.TimeoutExpired:
-        return f"not finished within {limit:g} s, start and data included"
-    if done.returncode:
-        # killed for memory, most likely, where it says nothing: a negative code is the signal
-        return f"failed: {(done.stderr.strip().splitlines() or [str(done.returncode)])[-1]}"
-    return json.loads(done.stdout.splitlines()[-1])
+def seconds_of_peer(name: str, count: int, groups: int, repeats: int) -> list[float]:
+    """Seconds of a peer, which has loaded and compiled what it needs before."""
+    dask.config.set(SETTINGS)
+    peer(name, Rows(1 << 20, groups))()
+    rows = Rows(count, groups)
+    call = peer(name, rows)
+    return seconds_of(call, repeats, lambda result: rows.check(as_frame(result)))[0]
 
 
 def run(args: argparse.Namespace, note: Callable[[dict[str, Any]], None]) -> None:
@@ -393,7 +384,9 @@ def run(args: argparse.Namespace, note: Callable[[dict[str, Any]], None]) -> Non
         del rows
         gc.collect()
         for name in args.peers if held and len(cells) > 1 else ():
-            seconds = seconds_of_peer(name, count, groups, args.peer_repeats, args.peer_seconds)
+            seconds = machine.in_a_process(
+                seconds_of_peer, name, count, groups, args.peer_repeats, limit=args.peer_seconds
+            )
             cells[1].setdefault("peers", {})[name] = seconds
             ratios = cells[1].setdefault("peer_ratio", {})
             if isinstance(seconds, list):
@@ -421,20 +414,11 @@ def main() -> None:
     parser.add_argument("--peer-repeats", type=int, default=1)
     parser.add_argument("--peer-seconds", type=float, default=90.0, help="of each peer")
     parser.add_argument("--deadline", type=float, default=1e9, help="seconds; then no cell begins")
-    parser.add_argument("--peer", choices=PEERS, help="one peer alone, which prints its seconds")
     parser.add_argument(
         "--append", action="store_true", help="to the cells of a file of this commit and machine"
     )
     args = parser.parse_args()
-    dask.config.set({"gpuagg.compile": "wait", "gpuagg.fallback": "raise"})
-    if args.peer is not None:
-        # loads and compiles what it needs
-        peer(args.peer, Rows(1 << 20, args.groups[0]))()
-        rows = Rows(args.rows, args.groups[0])
-        call = peer(args.peer, rows)
-        seconds, _ = seconds_of(call, args.repeats, lambda result: rows.check(as_frame(result)))
-        print(json.dumps(seconds))
-        return
+    dask.config.set(SETTINGS)
     from benchmarks.gpu import report_head
 
     link = bandwidth()

@@ -12,16 +12,18 @@ import contextlib
 import ctypes
 import datetime
 import gc
+import multiprocessing
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import metadata
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import psutil
-import pyarrow as pa
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -43,6 +45,34 @@ def arguments(
     parser.add_argument("--commit", help="where the tree is no git checkout")
     parser.add_argument("--out", type=Path, default=out, help=where)
     return parser
+
+
+def in_a_process(call: Callable[..., Any], *arguments: Any, limit: float | None = None) -> Any:
+    """Call a function in a fresh process, and return its result or why there is none, as text."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(sender, call, arguments))
+    process.start()
+    sender.close()
+    try:
+        if not receiver.poll(limit):
+            process.kill()
+            return f"no result within {limit:g} s, start and data included"
+        return receiver.recv()
+    except EOFError:
+        process.join()
+        # killed for memory, most likely: a negative code is the signal
+        return f"failed: exit code {process.exitcode}"
+    finally:
+        process.join()
+
+
+def _send(sender: Connection, call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    try:
+        sender.send(call(*arguments))
+    except Exception as error:
+        sender.send(f"failed: {type(error).__name__}: {error}")
+        raise
 
 
 def provenance(at: str | None = None) -> dict[str, Any]:
@@ -103,6 +133,8 @@ def _cpu() -> str:
 
 def settle() -> None:
     """Give back what earlier work left behind: cycles, Arrow's pool, the C library's free lists."""
+    import pyarrow as pa
+
     gc.collect()
     pa.default_memory_pool().release_unused()
     if sys.platform == "linux":

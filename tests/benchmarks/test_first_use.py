@@ -24,8 +24,9 @@ def test_the_file_is_written_after_each_record(
         yield record
         raise KeyboardInterrupt
 
-    head = {"gpu": "a GPU", "commit": "of the process"}
-    monkeypatch.setattr(first_use, "in_a_process", lambda *_: iter([head]))
+    monkeypatch.setattr(
+        first_use, "in_a_process", lambda _, commit: {"gpu": "a GPU", "commit": commit}
+    )
     monkeypatch.setattr(first_use, "queries_records", cut)
     with pytest.raises(KeyboardInterrupt):
         first_use.main(["--commit", "abc", "--out", str(path)])

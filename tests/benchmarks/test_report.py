@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import pkgutil
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import benchmarks
-from benchmarks import papers, report
+from benchmarks import machine, papers, report
 from benchmarks.kernels import PARTS
 
 ROOT = Path(benchmarks.__file__).parent
@@ -69,3 +71,10 @@ def test_every_script_is_imported(name: str, monkeypatch: pytest.MonkeyPatch) ->
         if error.name not in OPTIONAL:
             raise
         pytest.skip(f"{error.name} is not installed")
+
+
+def test_a_process_gives_its_result_or_says_why_not() -> None:
+    assert machine.in_a_process(max, 2, 3) == 3
+    assert machine.in_a_process(max, 2, "a").startswith("failed: TypeError: ")
+    assert machine.in_a_process(os._exit, 7) == "failed: exit code 7"
+    assert machine.in_a_process(time.sleep, 60, limit=0.5).startswith("no result within 0.5 s")
