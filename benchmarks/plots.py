@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-import matplotlib.patches
 import matplotlib.pyplot as plt
+import pandas as pd
 
 from benchmarks.choice import Case, cases, expected_ms, is_modelled
 from dask_gpuagg.cuda.choice import choose
@@ -23,8 +23,9 @@ from dask_gpuagg.cuda.choice.costs import shipped
 FLOOR_BYTES_MS = 4.3e9
 WIDTHS = {"sum": 16, "five": 20}
 TITLES = {"sum": "sum of one column", "five": "five aggregations"}
-# arms of benchmarks.end_to_end: what a reader knows them by, and a colour
+# arms of benchmarks.end_to_end and of benchmarks.pipelines: what a reader knows them by, a colour
 BARS = {
+    "stock": ("stock Dask, as it is", "#c9c9c9"),
     "stock-default": ("stock Dask, as it is", "#c9c9c9"),
     "stock-tuned": ("stock Dask, best of six settings", "#8a8a8a"),
     "ours": ("dask-gpuagg", "#1f77b4"),
@@ -37,18 +38,20 @@ BARS = {
 def against_cudf(report: dict[str, Any]) -> plt.Figure:
     """Ours and cuDF over the number of groups."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True)
-    for axis, (query, width) in zip(axes, WIDTHS.items(), strict=True):
-        cells = [cell for cell in report["cells"] if cell["query"] == query]
-        groups = [cell["groups"] for cell in cells]
-        axis.loglog(groups, [c["device_ms"] for c in cells], "o-", label="ours, device time")
-        axis.loglog(groups, [c["median_ms"]["ours"] for c in cells], "o:", label="ours, wall")
-        axis.loglog(
-            groups, [c["median_ms"]["cudf columns"] for c in cells], "s-", label="cuDF, wall"
-        )
-        finish(axis, query, report["rows"] * width)
+    cells = pd.json_normalize(report["cells"]).set_index("groups")
+    lines = {
+        "device_ms": "ours, device time",
+        "median_ms.ours": "ours, wall",
+        "median_ms.cudf columns": "cuDF, wall",
+    }
+    for axis, query in zip(axes, WIDTHS, strict=True):
+        times = cells.loc[cells["query"] == query, list(lines)].rename(columns=lines)
+        times.plot(ax=axis, loglog=True, style=["o-", "o:", "s-"], legend=False)
+        finish(axis, query, report)
     axes[0].legend()
     figure.suptitle(f"{report['gpu']}, int64 keys, cuDF {report['cudf']}")
-    return label(figure, report)
+    figure.tight_layout()
+    return figure
 
 
 def every_kernel(report: dict[str, Any], found: Sequence[Case], keys: str) -> plt.Figure:
@@ -56,214 +59,147 @@ def every_kernel(report: dict[str, Any], found: Sequence[Case], keys: str) -> pl
 
     The expectation is that of the constants that ship, whichever the result was made with.
     """
-    expected = {
-        (case.label, name): expected_ms(case, made, shipped(case.device).costs)
-        for case in found
-        for name, made in case.kernels.items()
-        if is_modelled(made.decision)
-    }
     figure, axes = plt.subplots(1, 2, figsize=(13, 6), sharey=True)
-    for axis, (query, width) in zip(axes, WIDTHS.items(), strict=True):
-        number = {"sum": 1, "five": 5}[query]
-        cells = [c for c in report["cells"] if (c["keys"], c["aggregations"]) == (keys, number)]
+    for axis, (query, number) in zip(axes, {"sum": 1, "five": 5}.items(), strict=True):
+        times, expected = {}, {}
+        for cell, case in zip(report["cells"], found, strict=True):
+            if (cell["keys"], cell["aggregations"]) == (keys, number):
+                runs = cell["kernels"].items()
+                times[case.made] = {name: run["device_ms"] for name, run in runs}
+                expected[case.made] = {
+                    name: expected_ms(case, measured, shipped(case.device).costs)
+                    for name, measured in case.kernels.items()
+                    if is_modelled(measured.decision)
+                }
+        measured_ms, expected_of = (pd.DataFrame(part).T for part in (times, expected))
         for i, name in enumerate(choose.KERNELS):
-            ran = [(c["made"], c["kernels"][name]) for c in cells if name in c["kernels"]]
-            if not ran:
-                continue
-            colour = f"C{i}"
-            axis.loglog(
-                [groups for groups, _ in ran],
-                [kernel["device_ms"] for _, kernel in ran],
-                "o-",
-                color=colour,
-                markersize=4,
-                label=name,
-            )
-            labels = {f"{keys} {c['groups']:,} {c['aggregations']}": c["made"] for c in cells}
-            modelled = [
-                (groups, expected[text, name])
-                for text, groups in labels.items()
-                if (text, name) in expected
-            ]
-            if modelled:
-                axis.loglog(*zip(*modelled, strict=True), "--", color=colour)
-        auto = [(c["made"], c["kernels"]["auto"]) for c in cells if "auto" in c["kernels"]]
-        axis.loglog(
-            [groups for groups, _ in auto],
-            [kernel["device_ms"] for _, kernel in auto],
-            "o",
-            markersize=11,
-            markerfacecolor="none",
-            color="black",
-            label="chosen",
-        )
+            for frame, style in ((measured_ms, "o-"), (expected_of, "--")):
+                if name in frame:
+                    shown = name if frame is measured_ms else "_"
+                    line = frame[name].dropna()
+                    line.plot(ax=axis, style=style, color=f"C{i}", markersize=4, label=shown)
+        chosen = {"markersize": 11, "markerfacecolor": "none", "color": "black"}
+        measured_ms["auto"].plot(ax=axis, loglog=True, style="o", label="chosen", **chosen)
         axis.plot([], [], "--", color="grey", label="expected by the model")
-        finish(axis, query, report["rows"] * width)
+        finish(axis, query, report)
     axes[0].legend(ncols=2, fontsize="small")
     figure.suptitle(f"{report['gpu']}, {keys} int64 keys, device time")
-    return label(figure, report)
+    figure.tight_layout()
+    return figure
 
 
-# arms of others, and the queries from left to right
-PEERS = BARS.keys() - {"ours", "floor"}
-QUERIES = {"sum": 0, "five": 1, "median": 2}
+def finish(axis: plt.Axes, query: str, report: dict[str, Any]) -> None:
+    """Add floor, titles and grid."""
+    read = report["rows"] * WIDTHS[query]
+    axis.axhline(read / FLOOR_BYTES_MS, color="grey", linestyle=":", label="memory floor")
+    axis.set(title=TITLES[query], xlabel="groups", ylabel=f"ms for {report['rows']:,} rows")
+    axis.grid(True, which="major", alpha=0.3)
 
 
 def end_to_end(report: dict[str, Any]) -> plt.Figure:
     """A bar for each arm of each query, a panel for each kind of input and cluster.
 
-    Cells without a peer, which compare nothing, are left out.
+    Cells without stock Dask, which compare nothing, are left out.
     """
     panels: dict[str, list[dict[str, Any]]] = {}
-    compared = [cell for cell in report["cells"] if PEERS & cell["arms"].keys()]
-    for cell in sorted(compared, key=lambda c: (c["partitions"], QUERIES[c["query"]], c["groups"])):
+    queries = ("sum", "five", "median")
+    order = sorted(
+        (
+            cell
+            for cell in report["cells"]
+            if {"stock-default", "stock-tuned"} & cell["arms"].keys()
+        ),
+        key=lambda cell: (cell["partitions"], queries.index(cell["query"]), cell["groups"]),
+    )
+    for cell in order:
         panels.setdefault(panel_of(cell), []).append(cell)
     figure, axes = plt.subplots(
         len(panels), 1, figsize=(11, 4.2 * len(panels)), squeeze=False, layout="constrained"
     )
     for axis, (title, cells) in zip(axes[:, 0], panels.items(), strict=True):
-        draw_bars(axis, cells)
-        axis.set_title(title)
-        axis.set_ylabel("ms")
-    used = {name for cell in compared for name in cell["arms"]}
-    handles = [
-        mpl.patches.Patch(color=colour, label=text)
-        for name, (text, colour) in BARS.items()
-        if name in used
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4)
+        labels = [
+            f"{c['query']}\n{c['groups']:,} groups\n{c['partitions']:,} partitions" for c in cells
+        ]
+        heights = [
+            {name: arm.get("median_ms") or arm.get("first_ms") for name, arm in c["arms"].items()}
+            for c in cells
+        ]
+        bars(axis, pd.DataFrame(heights, labels))
+        for drawn in axis.containers:
+            axis.bar_label(drawn, fmt=readable, fontsize=7, padding=2)
+        axis.set(title=title, ylabel="ms")
     return figure
 
 
-# arms of benchmarks.pipelines, by their names among BARS
-HOST_BARS = {"stock": "stock-default", "ours": "ours", "polars": "polars", "duckdb": "duckdb"}
+def panel_of(cell: dict[str, Any]) -> str:
+    """Title of the panel of a cell."""
+    of = "GPUs" if cell["engine"] == "device" else "worker processes"
+    several = f"{cell['workers']} {of}, {cell['protocol']}"
+    cluster = several if cell["workers"] > 1 else "one GPU" if of == "GPUs" else "one process"
+    files = f"from {cell['partitions']} Parquet files"
+    place = "in memory" if cell["input"] == "persisted" else files
+    return f"{cell['rows']:,} rows {place}, {cluster}"
 
 
 def host_peers(report: dict[str, Any]) -> plt.Figure:
     """A bar for each library of each query, from Parquet on the CPU."""
     figure, axis = plt.subplots(figsize=(11, 4.2), layout="constrained")
-    width = 0.84 / len(HOST_BARS)
-    for i, (arm, name) in enumerate(HOST_BARS.items()):
-        text, colour = BARS[name]
-        medians = [cell["median"][arm] for cell in report["cells"]]
-        places = [place - 0.42 + (i + 0.5) * width for place in range(len(medians))]
-        axis.bar(places, medians, 0.94 * width, color=colour, label=text)
     titles = [cell["title"].replace(" by ", "\nby ") for cell in report["cells"]]
-    axis.set_xticks(range(len(titles)), titles, fontsize=8)
+    bars(axis, pd.DataFrame([cell["median"] for cell in report["cells"]], titles))
     cores = report["machine"]["usable_cores"]
     files = report.get("files") or report["partitions"]
-    axis.set_title(f"{report['rows']:,} rows from {files} Parquet files, {cores} cores")
-    axis.set_ylabel("seconds")
-    scale(axis)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(ncols=len(HOST_BARS), fontsize=8)
+    title = f"{report['rows']:,} rows from {files} Parquet files, {cores} cores"
+    axis.set(title=title, ylabel="seconds")
     return figure
 
 
-SCHEDULERS = {"threads": "#1f77b4", "processes": "#9ecae1"}
+def bars(axis: plt.Axes, heights: pd.DataFrame) -> None:
+    """A bar for each arm, a column, of each row.
+
+    They begin at zero, so that lengths compare, unless the least would not be seen.
+    """
+    heights = heights[[name for name in BARS if name in heights]]
+    texts, colours = zip(*(BARS[name] for name in heights), strict=True)
+    wide = heights.max(axis=None) > 50 * heights.min(axis=None)
+    heights.set_axis(texts, axis=1).plot.bar(
+        ax=axis, color=list(colours), width=0.84, logy=bool(wide), rot=0, fontsize=8, legend=False
+    )
+    axis.set_ylim(top=(1.6 if wide else 1.15) * heights.max(axis=None))
+    if not axis.figure.legends:
+        axis.figure.legend(loc="outside lower center", ncols=len(texts))
+    axis.spines[["top", "right"]].set_visible(False)
 
 
 def host(report: dict[str, Any]) -> plt.Figure:
     """How many times longer stock Dask takes, a bar for each query and scheduler."""
     figure, axis = plt.subplots(figsize=(8, 4.4), layout="constrained")
-    titles: list[str] = []
-    for i, (name, colour) in enumerate(SCHEDULERS.items()):
-        scheduler = report["schedulers"][name]
-        queries = list(scheduler["queries"].values())
-        titles = [query["title"] for query in queries]
-        places = [place + (i - 0.5) * 0.4 for place in range(len(queries))]
-        ratios = [query["ratio"] for query in queries]
-        bars = axis.barh(
-            places, ratios, 0.38, color=colour, label=scheduler["title"].split(", memory")[0]
-        )
-        axis.bar_label(bars, fmt="%.1f", fontsize=7, padding=2)
-    axis.set_yticks(range(len(titles)), titles, fontsize=8)
+    ratios = {
+        scheduler["title"].split(", memory")[0]: {
+            query["title"]: query["ratio"] for query in scheduler["queries"].values()
+        }
+        for scheduler in report["schedulers"].values()
+    }
+    colours = ["#1f77b4", "#9ecae1"]
+    pd.DataFrame(ratios).plot.barh(ax=axis, color=colours, width=0.8, fontsize=8, legend=False)
+    for drawn in axis.containers:
+        axis.bar_label(drawn, fmt="%.1f", fontsize=7, padding=2)
     axis.invert_yaxis()
     axis.axvline(1, color="black", linewidth=0.8)
     axis.set_xlabel("how many times longer stock Dask takes")
     cores = report["machine"]["usable_cores"]
     axis.set_title(f"{report['data']['rows']:,} rows in memory, {cores} cores", fontsize=10)
     axis.spines[["top", "right"]].set_visible(False)
-    figure.legend(fontsize=8, loc="outside lower center", ncols=len(SCHEDULERS))
+    figure.legend(fontsize=8, loc="outside lower center", ncols=len(ratios))
     return figure
-
-
-def panel_of(cell: dict[str, Any]) -> str:
-    """Title of the panel of a cell."""
-    workers = cell["workers"]
-    of = "GPU" if cell["engine"] == "device" else "worker process"
-    several = f"{workers} {of}{'es' if of.endswith('s') else 's'}, {cell['protocol']}"
-    cluster = f"one {of}" if workers == 1 else several
-    place = (
-        "in memory" if cell["input"] == "persisted" else f"from {cell['partitions']} Parquet files"
-    )
-    return f"{cell['rows']:,} rows {place}, {cluster}"
-
-
-def draw_bars(axis: plt.Axes, cells: Sequence[dict[str, Any]]) -> None:
-    """The cells of a panel side by side; what was stopped is hatched up to where it was."""
-    labels = []
-    for place, cell in enumerate(cells):
-        heights = {name: height_of(cell["arms"].get(name)) for name in BARS}
-        shown = {name: height for name, height in heights.items() if height is not None}
-        width = 0.84 / max(len(shown), 1)
-        for i, (name, (ms, stopped)) in enumerate(shown.items()):
-            at = place - 0.42 + (i + 0.5) * width
-            colour = BARS[name][1]
-            (bar,) = axis.bar(at, ms, 0.94 * width, color=colour)
-            if stopped:
-                bar.set(facecolor="white", edgecolor=colour, hatch="//")
-            text = f"> {readable(ms)}" if stopped else readable(ms)
-            axis.annotate(
-                text, (at, ms), (0, 2), textcoords="offset points", ha="center", fontsize=7
-            )
-        parts = f"{cell['groups']:,} groups\n{cell['partitions']:,} partitions"
-        labels.append(f"{cell['query']}\n{parts}")
-    axis.set_xticks(range(len(cells)), labels, fontsize=8)
-    scale(axis)
-    axis.margins(x=0.01, y=0.12)
-    axis.spines[["top", "right"]].set_visible(False)
-
-
-def scale(axis: plt.Axes) -> None:
-    """Bars from zero, so that lengths compare; a log axis where the least would not be seen."""
-    heights = [bar.get_height() for bar in axis.patches]
-    if max(heights, default=0) > 50 * min(heights, default=0):
-        axis.set_yscale("log")
-
-
-def height_of(arm: dict[str, Any] | None) -> tuple[float, bool] | None:
-    """Milliseconds of an arm's bar, and whether it was stopped there; None: nothing to draw."""
-    if arm is None:
-        return None
-    ms = arm.get("median_ms") or arm.get("first_ms")
-    if ms:
-        return ms, False
-    return (arm["stopped_s"] * 1e3, True) if "stopped_s" in arm else None
 
 
 def readable(ms: float) -> str:
-    """Milliseconds as they stand over a bar."""
-    if ms >= 10_000:
-        return f"{ms / 1e3:.0f} s"
+    """Milliseconds as they stand over a bar; nothing where an arm has none."""
+    if not ms:
+        return ""
     if ms >= 1_000:
-        return f"{ms / 1e3:.1f} s"
-    return f"{ms:.0f} ms" if ms >= 10 else f"{ms:.1f} ms"
-
-
-def finish(axis: plt.Axes, query: str, read: int) -> None:
-    """Add floor, title and grid."""
-    axis.axhline(read / FLOOR_BYTES_MS, color="grey", linestyle=":", label="memory floor")
-    axis.set_title(TITLES[query])
-    axis.set_xlabel("groups")
-    axis.grid(True, which="major", alpha=0.3)
-
-
-def label(figure: plt.Figure, report: dict[str, Any]) -> plt.Figure:
-    """Label the first axis of a figure."""
-    figure.axes[0].set_ylabel(f"ms for {report['rows']:,} rows")
-    figure.tight_layout()
-    return figure
+        return f"{ms / 1e3:.{0 if ms >= 10_000 else 1}f} s"
+    return f"{ms:.{0 if ms >= 10 else 1}f} ms"
 
 
 def main() -> None:
