@@ -15,15 +15,16 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks import end_to_end_cluster as cluster
 from benchmarks import gpu, machine
 from benchmarks.arms import list_of
 from benchmarks.end_to_end_arms import (
     ARMS,
-    DEFAULT,
+    EXACT,
     FLOOR,
     OURS,
     TUNED,
@@ -32,20 +33,7 @@ from benchmarks.end_to_end_arms import (
     Question,
     tuned,
 )
-from benchmarks.end_to_end_cluster import (
-    DEVICE,
-    HOST,
-    QUERIES,
-    Files,
-    Persisted,
-    Rows,
-    Run,
-    Session,
-    Stopped,
-    judge,
-    message_of,
-    without_frames,
-)
+from benchmarks.end_to_end_cluster import DEVICE, HOST, QUERIES, Files, Persisted, Session
 from benchmarks.report import write
 
 PERSISTED, PARQUET = "persisted", "parquet"
@@ -55,7 +43,7 @@ PERSISTED, PARQUET = "persisted", "parquet"
 class Cell:
     """One query on one input."""
 
-    kind: str
+    input: str
     query: str
     rows: int
     groups: int
@@ -64,8 +52,8 @@ class Cell:
     @property
     def name(self) -> str:
         """As ``--cells`` takes it."""
-        kind = self.kind if self.kind == PARQUET else f"{self.kind}-{self.partitions}"
-        return f"{kind}/{self.query}/{short(self.groups)}"
+        rows = PARQUET if self.input == PARQUET else f"{self.input}-{self.partitions}"
+        return f"{rows}/{self.query}/{short(self.groups)}"
 
 
 def short(number: int) -> str:
@@ -85,7 +73,6 @@ class Bench:
     number: int
     end: float
     expected: dict[Any, dict[str, Any]] = field(default_factory=dict)
-    warm: set[Any] = field(default_factory=set)
     source: Persisted | Files | None = None
 
     def left(self) -> float:
@@ -96,19 +83,19 @@ class Bench:
         """Seconds that the next run may take."""
         left = self.left()
         if left < 1:
-            raise Stopped("the deadline has come")
+            raise cluster.Stopped("the deadline has come")
         return float(min(self.options.budget, left))
 
     def question(self, cell: Cell) -> Question:
         """The query on its input, made if the last cell had another."""
-        if cell.kind == PARQUET:
+        if cell.input == PARQUET:
             keys = tuple((f"k{groups}", groups) for groups in self.options.groups)
         else:
             keys = (("k", cell.groups),)
-        rows = Rows(cell.rows, cell.partitions, keys, self.options.engine)
+        rows = cluster.Rows(cell.rows, cell.partitions, keys, self.options.engine)
         if self.source is None or self.source.rows != rows:
             self.let_go()
-            if cell.kind == PARQUET:
+            if cell.input == PARQUET:
                 self.source = Files(self.session, rows, self.options.parquet_dir)
             else:
                 self.source = Persisted(self.session, rows)
@@ -147,7 +134,8 @@ def measure(bench: Bench, cell: Cell, entry: dict[str, Any]) -> None:
             attempt(bench, Floor(question), records[name], None)
         elif name != TUNED:
             arms[name] = DaskArm(question, name)
-            first_run(bench, arms[name], records[name], right)
+            first = attempt(bench, arms[name], records[name], right)
+            records[name]["first_ms"] = first and first.seconds * 1e3
     if TUNED in records:
         arms[TUNED] = search(bench, question, records[TUNED])
     arms = {name: arms[name] for name in records if name in arms}
@@ -157,20 +145,17 @@ def measure(bench: Bench, cell: Cell, entry: dict[str, Any]) -> None:
         entry["plan"] = arms[OURS].plan()
 
 
-def attempt(bench: Bench, arm: Any, record: dict[str, Any], right: Any) -> Run | None:
+def attempt(bench: Bench, arm: Any, record: dict[str, Any], right: Any) -> cluster.Run | None:
     """One run, its answer judged if ``right`` is given; an arm that fails runs no more here."""
     try:
-        limit = bench.limit()
-        done: Run = arm.run(limit, right is not None)
-    except Stopped as stopped:
+        done: cluster.Run = arm.run(bench.limit(), right is not None)
+    except cluster.Stopped as stopped:
         record["stopped"] = str(stopped)
-        if bench.left() >= 1:
-            record["stopped_s"] = limit
     except Exception as error:
-        record["error"] = message_of(error)
+        record["error"] = cluster.message_of(error)
     else:
         if right is not None:
-            record["answer"] = judge(done.found or {}, right, arm.question.query)
+            record["answer"] = cluster.judge(done.found or {}, right, arm.question.query)
         if isinstance(arm, Floor):
             record["median_ms"] = done.seconds * 1e3
             record["steps_ms"] = {step: taken * 1e3 for step, taken in done.steps.items()}
@@ -178,22 +163,12 @@ def attempt(bench: Bench, arm: Any, record: dict[str, Any], right: Any) -> Run |
     return None
 
 
-def first_run(bench: Bench, arm: Any, record: dict[str, Any], right: dict[str, Any]) -> None:
-    """The first run of an arm in a cell, cold if the cluster has not run it before."""
-    about = (arm.name, bench.session.starts)
-    record["cold"] = about not in bench.warm
-    bench.warm.add(about)
-    done = attempt(bench, arm, record, right)
-    if done is not None:
-        record["first_ms"] = done.seconds * 1e3
-
-
 def search(bench: Bench, question: Question, record: dict[str, Any]) -> DaskArm:
     """Stock Dask with the best of the candidates for its tuning."""
     tuning: dict[str, Any] | None = None
     try:
         tuning, record["candidates"] = tuned(question, bench.limit)
-    except Stopped as stopped:
+    except cluster.Stopped as stopped:
         record["stopped"] = str(stopped)
     else:
         if tuning is None:
@@ -235,7 +210,7 @@ def repeat(
 # ---- the results file ----------------------------------------------------------------------------
 
 IDENTITY = ("engine", "name", "rows", "groups", "partitions", "workers", "protocol")
-"""Fields that identify a cell: measured again, it replaces the earlier one, arm by arm."""
+"""Fields that identify a cell: measured again, it replaces the earlier one."""
 
 
 def load(path: Path, append: bool) -> dict[str, Any]:
@@ -247,34 +222,28 @@ def load(path: Path, append: bool) -> dict[str, Any]:
 
 
 def add(results: dict[str, Any], entry: dict[str, Any]) -> None:
-    """Put a cell in the place of an earlier one; arms that were not measured again stay."""
-    for i, earlier in enumerate(results["cells"]):
-        if all(earlier[label] == entry[label] for label in IDENTITY):
-            kept = dict(earlier["arms"])
-            for name, arm in entry["arms"].items():
-                # of an arm that the deadline left nothing of, the earlier one stays
-                if not ("stopped" in arm and "stopped_s" not in arm and arm["first_ms"] is None):
-                    kept.pop(name, None)
-            if "plan" not in entry and "plan" in earlier:
-                entry["plan"] = earlier["plan"]
-            entry["arms"] = entry["arms"] | kept
-            entry["ratios"] = ratios(entry["arms"])
-            results["cells"][i] = entry
-            return
-    results["cells"].append(entry)
+    """Add a cell; one that was measured before is replaced."""
+
+    def identity(cell: dict[str, Any]) -> list[Any]:
+        return [cell[label] for label in IDENTITY]
+
+    others = [cell for cell in results["cells"] if identity(cell) != identity(entry)]
+    results["cells"] = [*others, entry]
 
 
 def ratios(arms: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """Median over the repetitions of each arm's time divided by ours, above 1 if ours is faster.
-
-    Only of arms that alternated with ours: those of another call, or that ran once, have none.
-    """
-    ours, found = arms.get("ours", {}), {}
-    for name, arm in arms.items():
-        pairs = list(zip(arm.get("times_ms", ()), ours.get("times_ms", ()), strict=False))
-        if name not in ("ours", "floor") and pairs and arm["run"] == ours["run"]:
-            found[name] = statistics.median(other / one for other, one in pairs)
-    return found
+    """Median over the repetitions of each arm's time divided by ours, above 1 if ours is faster."""
+    times = {name: arm.get("times_ms", ()) for name, arm in arms.items()}
+    pairs = {
+        name: list(zip(of_arm, times.get(OURS, ()), strict=False))
+        for name, of_arm in times.items()
+        if name not in (OURS, FLOOR)
+    }
+    return {
+        name: statistics.median(other / ours for other, ours in both)
+        for name, both in pairs.items()
+        if both
+    }
 
 
 def line(entry: dict[str, Any]) -> str:
@@ -292,8 +261,8 @@ def shown(arm: dict[str, Any]) -> str:
     text = "-" if arm.get("median_ms") is None else f"{arm['median_ms']:,.1f} ms"
     if arm.get("first_ms") is not None:
         text += f" ({arm['first_ms']:,.0f})"
-    if "stopped_s" in arm:
-        text += f" stopped after {arm['stopped_s']:.0f} s"
+    if "stopped" in arm:
+        text += f" stopped: {arm['stopped']}"
     if arm.get("answer") and not arm["answer"]["right"]:
         text += f" WRONG: {'; '.join(arm['answer']['problems'])}"
     return text
@@ -304,16 +273,6 @@ def shown(arm: dict[str, Any]) -> str:
 OUT = Path("benchmarks/results/nvidia-h200/end_to_end.json")
 # A trial, or pandas on the CPU, does not overwrite the results that are kept.
 TRIAL = Path("data/end_to_end-trial.json")
-DEFAULTS: dict[str, Any] = {
-    "rows": 1e9,
-    "parquet_rows": 4e8,
-    "groups": "1e3,1e6,5e7",
-    "partitions": "32,1024",
-    "files": 32,
-    "repeats": 5,
-    "workers": 1,
-    "arms": (DEFAULT, TUNED, OURS, FLOOR),
-}
 QUICK: dict[str, Any] = {
     "rows": 20_000,
     "parquet_rows": 20_000,
@@ -352,11 +311,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             entry = {
                 "engine": options.engine,
                 "name": cell.name,
-                "input": cell.kind,
-                "query": cell.query,
-                "rows": cell.rows,
-                "groups": cell.groups,
-                "partitions": cell.partitions,
+                **asdict(cell),
                 "workers": options.workers,
                 "protocol": options.protocol,
                 "arms": {},
@@ -365,7 +320,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             try:
                 measure(bench, cell, entry)
             except Exception as error:
-                entry["error"] = str(without_frames(error))
+                entry["error"] = str(cluster.without_frames(error))
             if "error" in entry:
                 session.recover()
             add(results, entry)
@@ -393,20 +348,21 @@ def about_this(options: argparse.Namespace, session: Session) -> dict[str, Any]:
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """Return the options; ``chosen`` are the cells."""
     parser = machine.arguments("end_to_end", __doc__)
+    usual = tuple(arm for arm in ARMS if arm != EXACT)
     parser.add_argument("--engine", choices=(DEVICE, HOST), default=DEVICE)
     parser.add_argument("--cells", default="*", help="patterns of names, by commas; see --list")
-    parser.add_argument("--arms", type=list_of(ARMS), help=f"of {', '.join(ARMS)}")
-    parser.add_argument("--rows", type=float, help="persisted, in all partitions together")
-    parser.add_argument("--parquet-rows", type=float, help="in all files together")
-    parser.add_argument("--groups", help="numbers, by commas")
-    parser.add_argument("--partitions", help="of the persisted rows: numbers, by commas")
-    parser.add_argument("--files", type=int, help="how many Parquet files")
+    parser.add_argument("--arms", type=list_of(ARMS), default=usual, help=f"of {', '.join(ARMS)}")
+    parser.add_argument("--rows", type=float, default=1e9, help="persisted, in all partitions")
+    parser.add_argument("--parquet-rows", type=float, default=4e8, help="in all files together")
+    parser.add_argument("--groups", default="1e3,1e6,5e7", help="numbers, by commas")
+    parser.add_argument("--partitions", default="32,1024", help="persisted: numbers, by commas")
+    parser.add_argument("--files", type=int, default=32, help="how many Parquet files")
     parser.add_argument("--parquet-dir", type=Path, default=Path("/dev/shm"), help="the RAM disk")
     parser.add_argument("--keep-files", action="store_true", help="for the next call")
-    parser.add_argument("--workers", type=int, help="GPUs, or processes of the host engine")
+    parser.add_argument("--workers", type=int, default=1, help="GPUs, or the host's processes")
     parser.add_argument("--protocol", default="tcp", help="tcp or ucx")
     parser.add_argument("--pool", default="100GB", help="device memory of each worker's RMM pool")
-    parser.add_argument("--repeats", type=int, help="after the first run of each arm")
+    parser.add_argument("--repeats", type=int, default=5, help="after the first run of each arm")
     parser.add_argument("--budget", type=float, default=20, help="seconds of an arm in a cell")
     parser.add_argument(
         "--deadline", type=float, default=1e6, help="seconds after which no run is begun"
@@ -415,9 +371,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="tiny: does it all run?")
     parser.add_argument("--list", action="store_true", help="print the names of the cells and stop")
     options = parser.parse_args(argv)
-    for name, value in (DEFAULTS | (QUICK if options.quick else {})).items():
-        if getattr(options, name) is None:
-            setattr(options, name, value)
+    if options.quick:
+        vars(options).update(QUICK)
     options.rows, options.parquet_rows = int(options.rows), int(options.parquet_rows)
     options.groups = [int(float(text)) for text in options.groups.split(",")]
     options.partitions = [int(float(text)) for text in options.partitions.split(",")]

@@ -22,6 +22,8 @@ import dask
 import numpy as np
 import pandas as pd
 
+from benchmarks.arms import describe_error
+
 HOST, DEVICE = "host", "device"
 TOLERANCE = {"v": 1e-9, "w": 1e-3}
 """Largest relative difference that is right, by column. cuDF sums float32 as float32."""
@@ -98,13 +100,9 @@ class Rows:
     def write(self, index: int, folder: Path) -> None:
         """A partition as a Parquet file."""
         path = folder / f"{index:04d}.parquet"
-        if self.engine == HOST:
-            self.draw(index).to_parquet(path, compression="snappy", index=False)
-        else:
-            # several row groups: a reader may cut a file
-            self.draw(index).to_parquet(
-                path, compression="snappy", index=False, row_group_size_rows=2_500_000
-            )
+        # several row groups: a reader may cut a file
+        groups = {} if self.engine == HOST else {"row_group_size_rows": 2_500_000}
+        self.draw(index).to_parquet(path, compression="snappy", index=False, **groups)
 
 
 def libraries(engine: str) -> tuple[Any, Any]:
@@ -241,10 +239,7 @@ class Failed(Exception):
 
 def message_of(error: BaseException) -> str:
     """Type and first line of an exception."""
-    if isinstance(error, Failed):
-        return str(error)
-    lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
+    return str(error) if isinstance(error, Failed) else describe_error(error)
 
 
 def without_frames(error: Exception) -> Stopped | Failed:
