@@ -2,8 +2,7 @@
 
 The columns and their ranges are those of db-benchmark's ``groupby-datagen.R``
 (https://github.com/duckdblabs/db-benchmark); the random numbers are not R's, so that suite's
-published checksums do not apply. One column is ours: ``skew``, an integer key whose frequencies
-follow a bounded Zipf law, because every key of db-benchmark is uniform.
+published checksums do not apply.
 
 Every file and column has a generator with a seed of its own.
 """
@@ -21,21 +20,21 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-GENERATOR_VERSION = 2
+GENERATOR_VERSION = 3
 """In the name of every cached folder: raise it when the data of equal parameters change."""
 
-SEED, ZIPF = 108, 1.1
+SEED = 108
 STRING_KEYS = {"id1": "id%03d", "id2": "id%03d", "id3": "id%010d"}
 INTEGER_KEYS = ("id4", "id5", "id6")
 INTEGER_VALUES = {"v1": 5, "v2": 15}
-_STREAMS = (*STRING_KEYS, *INTEGER_KEYS, *INTEGER_VALUES, "v3", "skew")
+_STREAMS = (*STRING_KEYS, *INTEGER_KEYS, *INTEGER_VALUES, "v3")
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
     """What determines the data: db-benchmark's N and K.
 
-    K are the distinct values of ``id1 id2 id4 id5``; ``id3 id6`` and at most ``skew`` have N/K.
+    K are the distinct values of ``id1 id2 id4 id5``; ``id3 id6`` have N/K.
     """
 
     rows: int
@@ -48,8 +47,7 @@ class Parameters:
 
     def cardinality(self, column: str) -> int:
         """How many distinct values a key column is drawn from."""
-        few = column not in ("id3", "id6", "skew")
-        return self.groups if few else max(self.rows // self.groups, 1)
+        return self.groups if column not in ("id3", "id6") else max(self.rows // self.groups, 1)
 
 
 def _short(number: int) -> str:
@@ -75,9 +73,6 @@ def _column(parameters: Parameters, column: str, rows: int, seed: list[int]) -> 
         return rng.integers(1, INTEGER_VALUES[column], rows, endpoint=True)
     if column == "v3":
         return np.round(rng.random(rows) * 100, 6)
-    if column == "skew":
-        weight = np.cumsum(np.arange(1, cardinality + 1, dtype=np.float64) ** -ZIPF)
-        return np.searchsorted(weight / weight[-1], rng.random(rows)) + 1
     codes = rng.integers(0, cardinality, rows)
     if column in INTEGER_KEYS:
         return codes + 1
@@ -91,7 +86,7 @@ def write_parquet(parameters: Parameters, count: int, cache: Path) -> Path:
 
     A folder that is there is complete: it is written under another name and moved into place.
     """
-    name = f"{parameters.name}_seed{SEED}_zipf{ZIPF:g}_p{count}_g{GENERATOR_VERSION}"
+    name = f"{parameters.name}_seed{SEED}_p{count}_g{GENERATOR_VERSION}"
     folder = cache / name
     if folder.exists():
         return folder

@@ -6,7 +6,8 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -102,17 +103,35 @@ def peak_bytes(call: Callable[[], Any]) -> int:
     """Device memory that a call takes at most beyond its input and its result."""
     import rmm
 
-    before = rmm.mr.get_current_device_resource()
-    counted = rmm.mr.StatisticsResourceAdaptor(before)
-    rmm.mr.set_current_device_resource(counted)
-    try:
+    with resource(rmm.mr.StatisticsResourceAdaptor) as counted:
         result = call()
         counts = counted.allocation_counts
         peak = int(counts.peak_bytes - counts.current_bytes)
         del result
+    return peak
+
+
+@contextmanager
+def at_most(limit: int) -> Iterator[None]:
+    """Allocations inside take so many bytes together, at most."""
+    import rmm
+
+    with resource(lambda before: rmm.mr.LimitingResourceAdaptor(before, limit)):
+        yield
+
+
+@contextmanager
+def resource(make: Callable[[Any], Any]) -> Iterator[Any]:
+    """Memory of the device is of another resource inside, made of the one before."""
+    import rmm
+
+    before = rmm.mr.get_current_device_resource()
+    inside = make(before)
+    rmm.mr.set_current_device_resource(inside)
+    try:
+        yield inside
     finally:
         rmm.mr.set_current_device_resource(before)
-    return peak
 
 
 def decision_fields(decision: Any) -> dict[str, Any]:

@@ -146,7 +146,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             "name": parameters.name,
             **dataclasses.asdict(parameters),
             "seed": datagen.SEED,
-            "zipf": datagen.ZIPF,
             "partitions": options.partitions,
         },
         "repeats": options.repeats,

@@ -10,7 +10,7 @@ grid
     keys, aggregations, nulls and skew, as columns and as DataFrames
 tables
     any key: families of keys as users have them, DataFrames in and out; of each family some members
-    were used for tuning (``tuned``), and ``unseen`` in the summary is of the others
+    were used for tuning (``tuned``)
 small
     DataFrames of 100,000 to 5 million rows
 families
@@ -310,33 +310,20 @@ def run_fields(run: Any) -> Record:
     }
 
 
-def measure_kernels(cell: Cell, frame: Any, options: argparse.Namespace) -> Record:
-    """Calls on columns and DataFrames, ours also as a first one."""
-    calls, repeats = kernels_arms(frame, cell), options.repeats
-    ratios = {
-        "ratio_columns": ("cudf columns", "ours"),
-        "ratio_frame": ("cudf frame", "ours frame"),
-    }
-    record = run_fields(calls["ours"]()[2]) | walls(calls, repeats, **ratios)
-    peaks = {name: peak_bytes(call) for name, call in calls.items()}
-    return record | laps(calls["ours"], repeats) | {"peak_bytes": peaks}
-
-
-def measure_grid(cell: Cell, frame: Any, options: argparse.Namespace) -> Record:
+def measure_columns(cell: Cell, frame: Any, options: argparse.Namespace) -> Record:
     """Calls on columns and DataFrames; of skewed keys also the device time of even ones."""
-    calls, repeats = both_arms(frame, cell), options.repeats
-    ratios = {"ratio": ("cudf", "ours"), "ratio_frame": ("cudf frame", "ours frame")}
+    calls, repeats = PARTS[cell.part].arms(frame, cell), options.repeats
+    if cell.part == "kernels":
+        ratios = {"ratio_columns": ("cudf columns", "ours")}
+    else:
+        ratios = {"ratio": ("cudf", "ours")}
+    ratios["ratio_frame"] = ("cudf frame", "ours frame")
     record = run_fields(calls["ours"]()[2]) | walls(calls, repeats, **ratios)
     record |= laps(calls["ours"], repeats)
-    inputs = [column(frame, label) for label in (*key_labels(frame), *SPECS[cell.query])]
-    record["input_bytes"] = sum(each.device_buffer_size() for each in inputs)
     # before other rows are grouped, for which a call would make room first
-    record["peak_bytes"] = {name: peak_bytes(calls[name]) for name in ("ours", "cudf")}
-    if cell.labels["zipf"]:
-        ours = both_arms(evenly(frame), cell)["ours"]
-        decision = ours()[2].decision
-        record["even_ms"] = laps(ours, repeats)["device_ms"]
-        record["even_decision"] = decision_fields(decision)
+    record["peak_bytes"] = {name: peak_bytes(call) for name, call in calls.items()}
+    if cell.labels.get("zipf"):
+        record["even_ms"] = laps(both_arms(evenly(frame), cell)["ours"], repeats)["device_ms"]
     return record
 
 
@@ -395,71 +382,30 @@ def measure_forced(cell: Cell, frame: Any, options: argparse.Namespace) -> Recor
     return record
 
 
-# ---- summaries of parts --------------------------------------------------------------------------
-
-
-def _means(cells: Sequence[Record]) -> Record:
-    names = {"geometric_mean": "ratio", "geometric_mean_frame": "ratio_frame"}
-    return {
-        mean: statistics.geometric_mean(cell[ratio] for cell in cells)
-        for mean, ratio in names.items()
-    }
-
-
-def summary(cells: Sequence[Record]) -> Record:
-    """Geometric means and least ratios: of members left out of tuning, of all, and by family."""
-
-    def of(ratios: list[float]) -> dict[str, float]:
-        return {"geometric_mean": statistics.geometric_mean(ratios), "least": min(ratios)}
-
-    families: dict[str, list[float]] = {}
-    for cell in cells:
-        families.setdefault(f"{cell['family']}: {cell['query']}", []).append(cell["ratio"])
-    unseen = [cell["ratio"] for cell in cells if not cell["tuned"]]
-    return {
-        "unseen": of(unseen) if unseen else {},
-        "all": of([cell["ratio"] for cell in cells]),
-        "families": {name: of(ratios) for name, ratios in families.items()},
-    }
+# ---- parts ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Part:
-    """A results file: its cells, how they are measured, and what stands above them.
-
-    ``head`` makes more fields of the file from its cells; ``kernels`` are those that are forced.
-    """
+    """A results file: its cells, how they are measured, and ``kernels`` that are forced."""
 
     cells: Callable[[], Iterator[Cell]]
     arms: Callable[[Any, Cell], Arms]
     measure: Callable[[Cell, Any, argparse.Namespace], Record]
     rows: int = 10**8
     repeats: int = 3
-    head: Callable[[Sequence[Record]], Record] = lambda cells: {}
     kernels: Sequence[str] = ()
 
 
 PARTS = {
-    "kernels": Part(kernels_cells, kernels_arms, measure_kernels, repeats=7),
-    "grid": Part(grid_cells, both_arms, measure_grid, head=_means),
-    "tables": Part(
-        *(tables_cells, frame_arms, measure_tables),
-        rows=5 * 10**7,
-        repeats=5,
-        head=lambda cells: {"summary": summary(cells)},
-    ),
-    "small": Part(
-        *(small_cells, frame_arms, measure_tables),
-        rows=10**6,
-        repeats=101,
-        head=lambda cells: {"summary": summary(cells)},
-    ),
+    "kernels": Part(kernels_cells, kernels_arms, measure_columns, repeats=7),
+    "grid": Part(grid_cells, both_arms, measure_columns),
+    "tables": Part(tables_cells, frame_arms, measure_tables, rows=5 * 10**7, repeats=5),
+    "small": Part(small_cells, frame_arms, measure_tables, rows=10**6, repeats=101),
     "families": Part(
-        *(families_cells, forced_arms, measure_forced),
-        head=lambda cells: {"device": asdict(current_device())},
-        kernels=("auto", *choose.KERNELS),
+        families_cells, forced_arms, measure_forced, kernels=("auto", *choose.KERNELS)
     ),
-    "gathered": Part(*(gathered_cells, forced_arms, measure_forced), kernels=("pgb", "pgb_ur")),
+    "gathered": Part(gathered_cells, forced_arms, measure_forced, kernels=("pgb", "pgb_ur")),
 }
 
 
@@ -502,7 +448,8 @@ def run(name: str, cells: list[Cell], options: argparse.Namespace) -> list[Recor
             frame, held = cell.input.make(cell.input.rows or rows), cell.input
         done.append({**cell.labels, **part.measure(cell, frame, options)})
         print(line(cell.name, done[-1]), flush=True)
-        head = report_head(options.commit) | {"rows": rows, **part.head(done)}
+        device = {"device": asdict(current_device())} if name == "families" else {}
+        head = report_head(options.commit) | device | {"rows": rows}
         write(head | {"cells": done}, options.out / f"{name}.json")
     return done
 

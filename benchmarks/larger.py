@@ -21,7 +21,7 @@ import itertools
 import json
 import statistics
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -39,6 +39,7 @@ from dask.tokenize import normalize_token, tokenize
 
 import dask_gpuagg
 from benchmarks import machine
+from benchmarks.gpu import at_most, resource
 from benchmarks.report import write
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.planning.chunks import READERS_OF_A_TASK
@@ -177,16 +178,10 @@ def memory(limit: int | None) -> Iterator[Any]:
     """A pool of the device's memory, counted, of which so many bytes may be taken."""
     import rmm
 
-    before = rmm.mr.get_current_device_resource()
     pool = rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), initial_pool_size=_POOL_BYTES)
-    counted = resource = rmm.mr.StatisticsResourceAdaptor(pool)
-    if limit is not None:
-        resource = rmm.mr.LimitingResourceAdaptor(counted, limit)
-    rmm.mr.set_current_device_resource(resource)
-    try:
+    limited = nullcontext() if limit is None else at_most(limit)
+    with resource(lambda _: rmm.mr.StatisticsResourceAdaptor(pool)) as counted, limited:
         yield counted
-    finally:
-        rmm.mr.set_current_device_resource(before)
 
 
 @contextmanager
@@ -286,30 +281,25 @@ def streamed(
 ) -> dict[str, Any]:
     """A cell of the stream."""
     call = grouping(rows, held)
-    before = Counter(dict(dask_gpuagg.fallbacks().entries))
-    baseline, sizes = machine.reset_peak(), []
+    groups = []
 
     def check(result: pd.DataFrame) -> None:
-        sizes.append((len(result), machine.peak()))
+        groups.append(len(result))
         rows.check(result)
 
     with memory(limit) if pool else nullcontext() as counted:
         seconds, watched = seconds_of(call, repeats, check, steps_on_gpu)
         peak = None if counted is None else counted.allocation_counts.peak_bytes
-    fallbacks = Counter(dict(dask_gpuagg.fallbacks().entries)) - before
-    ((groups, host_peak),) = sizes
     gigabytes = rows.rows * ROW_BYTES / 1e9
     return {
         "groups": rows.groups,
-        "present": groups,
+        "present": groups[0],
         "gigabytes": gigabytes,
         "drawing": None if held else rows.seconds,
         "resource": "pool" if pool else "default",
         "limit_bytes": limit,
         "peak_bytes": peak,
-        "host_peak_bytes": host_peak - baseline,
         "seconds": seconds,
-        "fallbacks": {str(reason): times for reason, times in fallbacks.items()},
         "steps": watched | {"rest": seconds[-1] - sum(watched.values())},
         "gigabytes_a_second": gigabytes / warm(seconds),
     }

@@ -21,16 +21,27 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks.gpu import aggregator_of, engine_arm, peak_bytes, prepare, report_head, timed
+import numba
+import numpy as np
+
+from benchmarks.gpu import (
+    aggregator_of,
+    at_most,
+    engine_arm,
+    peak_bytes,
+    prepare,
+    report_head,
+    timed,
+)
 from benchmarks.kernel_inputs import VALUES, frame_of, grouped
-from benchmarks.kernels import forgotten
+from benchmarks.kernels import SPECS, forgotten
 from benchmarks.machine import arguments, provenance
 from benchmarks.report import write
 from dask_gpuagg.cuda.choice.decision import even
@@ -40,8 +51,6 @@ Calls = dict[str, Callable[[], Any]]
 
 ROWS = 10**8
 LOADS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.91, 0.93, 0.95, 0.97, 0.99)
-FIVE = {"v": ["sum", "count", "min", "max"], "w": ["mean"]}
-SPECS: dict[str, dict[str, list[str]]] = {"sum": {"v": ["sum"]}, "five": FIVE}
 REFUSED = "out of memory"
 
 
@@ -54,6 +63,15 @@ def pass_of(frame: Any, spec: dict[str, list[str]]) -> Any:
 def slot_bytes(aggregator: Any) -> int:
     """Bytes of a slot of a table in global memory, and of the number of its group."""
     return int(sum(aggregator.query.slot_bytes)) + 4
+
+
+def passes() -> Iterator[tuple[str, Any, Any, int]]:
+    """A query, its rows, our pass over them and the number of their groups."""
+    for possible in (1 << 24, 1 << 26):
+        frame = frame_of(partial(grouped, "random", possible, 0.0), VALUES, 0.0, False, ROWS)
+        for query in ("sum", "five"):
+            aggregator = pass_of(frame, SPECS[query])
+            yield query, frame, aggregator, aggregator.run("auto")[2].groups
 
 
 def medians(calls: Calls, repeats: int) -> dict[str, float]:
@@ -91,90 +109,67 @@ def slots(count: int) -> Iterator[None]:
 
 def full(repeats: int) -> Iterator[Record]:
     """SP-EGA at LPHGA's slots and at its bytes: marks of rows and of free slots are counted in."""
-    for possible in (1 << 24, 1 << 26):
-        frame = frame_of(partial(grouped, "random", possible, 0.0), VALUES, 0.0, False, ROWS)
-        for query, spec in SPECS.items():
-            aggregator = pass_of(frame, spec)
-            slot = slot_bytes(aggregator)
-            groups = aggregator.run("auto")[2].groups
+    for query, _, aggregator, groups in passes():
+        slot = slot_bytes(aggregator)
 
-            def run(kernel: str, count: int, of: Any = aggregator) -> Any:
-                with slots(count):
-                    return of.run(kernel)[2]
+        def run(kernel: str, count: int, of: Any = aggregator) -> Any:
+            with slots(count):
+                return of.run(kernel)[2]
 
-            for load in LOADS:
-                count = even(math.ceil(groups / load))
-                equal = int((count * slot - ROWS / 8) / (slot + 1 / 8)) & ~1
-                sizes = {"lphga": count, "sp_ega": count, "sp_ega, equal bytes": equal}
-                calls: Calls = {
-                    name: partial(run, name.partition(",")[0], of_arm)
-                    for name, of_arm in sizes.items()
-                    if of_arm >= groups
-                }
-                runs = {name: call() for name, call in calls.items()}
-                yield {
-                    "query": query,
-                    "groups": groups,
-                    "load_factor": load,
-                    "slots": {name: each.decision.global_slots for name, each in runs.items()},
-                    "restarted": [name for name, each in runs.items() if each.restarted],
-                    "median_ms": medians(calls, repeats),
-                    "peak_bytes": {name: peak_bytes(call) for name, call in calls.items()},
-                }
+        for load in LOADS:
+            count = even(math.ceil(groups / load))
+            equal = int((count * slot - ROWS / 8) / (slot + 1 / 8)) & ~1
+            sizes = {"lphga": count, "sp_ega": count, "sp_ega, equal bytes": equal}
+            calls: Calls = {
+                name: partial(run, name.partition(",")[0], of_arm)
+                for name, of_arm in sizes.items()
+                if of_arm >= groups
+            }
+            runs = {name: call() for name, call in calls.items()}
+            yield {
+                "query": query,
+                "groups": groups,
+                "load_factor": load,
+                "slots": {name: each.decision.global_slots for name, each in runs.items()},
+                "restarted": [name for name, each in runs.items() if each.restarted],
+                "median_ms": medians(calls, repeats),
+                "peak_bytes": {name: peak_bytes(call) for name, call in calls.items()},
+            }
 
 
 # ---- little memory -------------------------------------------------------------------------------
 
 
-@contextmanager
-def at_most(limit: int) -> Iterator[None]:
-    """Allocations inside take so many bytes together, at most."""
-    import rmm
-
-    before = rmm.mr.get_current_device_resource()
-    rmm.mr.set_current_device_resource(rmm.mr.LimitingResourceAdaptor(before, limit))
-    try:
-        yield
-    finally:
-        rmm.mr.set_current_device_resource(before)
-
-
 def limited(repeats: int) -> Iterator[Record]:
     """The result, and a room of so many bytes a group beside it."""
-    for possible in (1 << 24, 1 << 26):
-        frame = frame_of(partial(grouped, "random", possible, 0.0), VALUES, 0.0, False, ROWS)
-        for query, spec in SPECS.items():
-            aggregator = pass_of(frame, spec)
-            groups = aggregator.run("auto")[2].groups
-            row = 16 if query == "sum" else 8 * 5 + 8
-            names = ("auto", "lphga", "sp_ega", "pgb")
-            calls: Calls = {name: partial(aggregator.run, name) for name in names}
-            calls["cudf"] = partial(frame.groupby("k0").agg, spec)
-            for share in (1.25, 1.5, 2.0, 3.0, 5.0):
-                limit = int(groups * row + share * groups * slot_bytes(aggregator))
+    for query, frame, aggregator, groups in passes():
+        row = 16 if query == "sum" else 8 * 5 + 8
+        names = ("auto", "lphga", "sp_ega", "pgb")
+        calls: Calls = {name: partial(aggregator.run, name) for name in names}
+        calls["cudf"] = partial(frame.groupby("k0").agg, SPECS[query])
+        for share in (1.25, 1.5, 2.0, 3.0, 5.0):
+            limit = int(groups * row + share * groups * slot_bytes(aggregator))
 
-                def within(call: Callable[[], Any], limit: int = limit) -> Any:
-                    with at_most(limit):
-                        return call()
+            def within(call: Callable[[], Any], limit: int = limit) -> Any:
+                with at_most(limit):
+                    return call()
 
-                fitting: Calls = {}
-                for name, call in calls.items():
-                    try:
-                        within(call)
-                    except MemoryError:
-                        continue
+            fitting: Calls = {}
+            for name, call in calls.items():
+                with suppress(MemoryError):
+                    within(call)
                     fitting[name] = partial(within, call)
-                run = within(calls["auto"])[2] if "auto" in fitting else None
-                times = medians(fitting, repeats) if fitting else {}
-                yield {
-                    "query": query,
-                    "groups": groups,
-                    "slots_of_groups": share,
-                    "limit_bytes": limit,
-                    "kernel": run.decision.kernel if run else None,
-                    "why": run.decision.why if run else None,
-                    "median_ms": {name: times.get(name, REFUSED) for name in calls},
-                }
+            run = within(calls["auto"])[2] if "auto" in fitting else None
+            times = medians(fitting, repeats) if fitting else {}
+            yield {
+                "query": query,
+                "groups": groups,
+                "slots_of_groups": share,
+                "limit_bytes": limit,
+                "kernel": run.decision.kernel if run else None,
+                "why": run.decision.why if run else None,
+                "median_ms": {name: times.get(name, REFUSED) for name in calls},
+            }
 
 
 # ---- sorted rows ---------------------------------------------------------------------------------
@@ -297,8 +292,6 @@ TABLE_1 = {
 
 def probes(repeats: int) -> Iterator[Record]:
     """Both ways to find slots, simulated on the host with hashes at random; repeated once."""
-    import numpy as np
-
     for load, (paper, linear) in TABLE_1.items():
         for keys, rows_of_key in (("distinct", 1), ("uniform, 8 rows each", 8)):
             rng = np.random.default_rng(1)
@@ -320,8 +313,6 @@ def probes(repeats: int) -> Iterator[Record]:
 
 def by_rounds(counts: Any, rng: Any) -> int:
     """Slots that all rows look at in the rounds of ``kernels/sp_ega``; keys have so many rows."""
-    import numpy as np
-
     from dask_gpuagg.cuda.algorithms.tables import ROUNDS
 
     is_free, looks, keys = np.ones(PROBED_SLOTS, dtype=bool), 0, len(counts)
@@ -347,28 +338,20 @@ def by_rounds(counts: Any, rng: Any) -> int:
 
 def by_probing(counts: Any, rng: Any) -> int:
     """Slots that all rows look at by linear probing."""
-    import numpy as np
-
     homes = rng.integers(0, PROBED_SLOTS, len(counts))
-    return int(_probing()(counts, homes, np.ones(PROBED_SLOTS, dtype=np.bool_)))
+    return int(_probed(counts, homes, np.ones(PROBED_SLOTS, dtype=np.bool_)))
 
 
-@cache
-def _probing() -> Any:
-    """Count the slots, compiled."""
-    import numba
-
-    def looked_at(counts: Any, homes: Any, is_free: Any) -> int:
-        looks = 0
-        for count, home in zip(counts, homes):  # noqa: B905 - numba has no strict
-            slot = home
-            while not is_free[slot]:
-                slot = (slot + 1) % len(is_free)
-            is_free[slot] = False
-            looks += count * ((slot - home) % len(is_free) + 1)
-        return looks
-
-    return numba.njit(looked_at)
+@numba.njit
+def _probed(counts: Any, homes: Any, is_free: Any) -> int:
+    looks = 0
+    for count, home in zip(counts, homes):  # noqa: B905 - numba has no strict
+        slot = home
+        while not is_free[slot]:
+            slot = (slot + 1) % len(is_free)
+        is_free[slot] = False
+        looks += count * ((slot - home) % len(is_free) + 1)
+    return looks
 
 
 # ---- the program ---------------------------------------------------------------------------------
