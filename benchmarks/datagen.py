@@ -10,8 +10,6 @@ Every file and column has a generator with a seed of its own.
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+
+from benchmarks.report import whole
 
 GENERATOR_VERSION = 3
 """In the name of every cached folder: raise it when the data of equal parameters change."""
@@ -82,26 +82,15 @@ def _column(parameters: Parameters, column: str, rows: int, seed: list[int]) -> 
 
 
 def write_parquet(parameters: Parameters, count: int, cache: Path) -> Path:
-    """Write the data set once, one Parquet file per partition, and return its folder.
-
-    A folder that is there is complete: it is written under another name and moved into place.
-    """
+    """Write the data set once, one Parquet file per partition, and return its folder."""
     name = f"{parameters.name}_seed{SEED}_p{count}_g{GENERATOR_VERSION}"
     folder = cache / name
-    if folder.exists():
-        return folder
-    cache.mkdir(parents=True, exist_ok=True)
-    (cache / ".gitignore").write_text("*\n")
-    unfinished = cache / f".{folder.name}.{os.getpid()}"
-    unfinished.mkdir()
-    try:
-        for number in range(count):
-            draw(parameters, number, count).to_parquet(
-                unfinished / f"part-{number:05d}.parquet", index=False
-            )
-        unfinished.rename(folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    if not folder.exists():
+        with whole(folder) as unfinished:
+            (cache / ".gitignore").write_text("*\n")
+            for number in range(count):
+                part = draw(parameters, number, count)
+                part.to_parquet(unfinished / f"part-{number:05d}.parquet", index=False)
     return folder
 
 

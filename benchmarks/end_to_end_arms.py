@@ -7,7 +7,7 @@ import concurrent.futures
 import contextlib
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -178,57 +178,41 @@ class Floor:
 
     def run(self, limit: float, look: bool) -> Run:
         """``seconds``: the slowest worker's median, of the kernels where there are some."""
-        asked = self.question
-        calls = self._read() if isinstance(asked.source, Files) else self._group()
+        session = self.question.session
+        calls = [
+            session.client.submit(call, *arguments, workers=[address], pure=False)
+            for address, call, *arguments in self._calls()
+        ]
         found, failure = [], None
         try:
             found = _gathered(calls, limit)
         except Exception as error:
-            asked.session.client.cancel(calls)
+            session.client.cancel(calls)
             failure = without_frames(error)
         calls.clear()
-        asked.session.recover()
+        session.recover()
         if failure is not None:
             raise failure
         slowest = {step: max(one[step] for one in found) for step in found[0]}
         return Run(slowest.get("kernels", slowest["read"]), slowest)
 
-    def _read(self) -> list[Any]:
-        asked = self.question
-        assert isinstance(asked.source, Files)
-        columns, workers = [asked.key, *asked.query.values], asked.session.addresses()
-        return [
-            asked.session.client.submit(
-                read,
-                asked.source.paths[i :: len(workers)],
-                columns,
-                asked.session.engine,
-                workers=[address],
-                pure=False,
-            )
-            for i, address in enumerate(workers)
-        ]
-
-    def _group(self) -> list[Any]:
+    def _calls(self) -> Iterator[tuple[Any, ...]]:
+        """For each worker its address, a function, and its arguments."""
         from distributed import futures_of
 
         asked = self.question
-        client, futures = asked.session.client, futures_of(asked.source.frame())
-        where, parts = client.who_has(futures), collections.defaultdict(list)
+        engine = asked.session.engine
+        if isinstance(asked.source, Files):
+            columns, workers = [asked.key, *asked.query.values], asked.session.addresses()
+            for i, address in enumerate(workers):
+                yield address, read, asked.source.paths[i :: len(workers)], columns, engine
+            return
+        futures = futures_of(asked.source.frame())
+        where, parts = asked.session.client.who_has(futures), collections.defaultdict(list)
         for future in futures:
             parts[where[future.key][0]].append(future)
-        return [
-            client.submit(
-                group,
-                held,
-                asked.query,
-                asked.key,
-                asked.session.engine,
-                workers=[address],
-                pure=False,
-            )
-            for address, held in parts.items()
-        ]
+        for address, held in parts.items():
+            yield address, group, held, asked.query, asked.key, engine
 
 
 def _gathered(calls: list[Any], limit: float) -> list[dict[str, float]]:

@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.arms import describe_error
+from benchmarks.report import whole
 
 HOST, DEVICE = "host", "device"
 TOLERANCE = {"v": 1e-9, "w": 1e-3}
@@ -432,21 +433,11 @@ class Files:
         groups = "-".join(str(count) for _, count in rows.keys)
         name = f"dask-gpuagg-{rows.engine}-{rows.rows}-{rows.partitions}-{groups}"
         self.folder = below.absolute() / name
-        complete = self.folder / "complete"
-        if not complete.exists():
-            self.remove()
-            self.folder.mkdir(parents=True)
-            try:
-                self._write()
-            except BaseException:
-                self.remove()
-                raise
-            complete.touch()
+        if not self.folder.exists():
+            client, numbers = session.client, range(rows.partitions)
+            with whole(self.folder) as unfinished:
+                client.gather(client.map(rows.write, numbers, folder=unfinished, pure=False))
         self.paths = sorted(str(path) for path in self.folder.glob("*.parquet"))
-
-    def _write(self) -> None:
-        client, numbers = self.session.client, range(self.rows.partitions)
-        client.gather(client.map(self.rows.write, numbers, folder=self.folder, pure=False))
 
     def frame(self) -> Any:
         """A collection that reads the files: made anew, as each query of a user does."""
@@ -463,8 +454,7 @@ class Files:
 
     def remove(self) -> None:
         """Delete the folder."""
-        if self.folder.exists():
-            shutil.rmtree(self.folder)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def timed(

@@ -10,9 +10,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import logging
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ import dask.dataframe as dd
 import pandas as pd
 
 from benchmarks import arms, datagen, machine
+from benchmarks.end_to_end_cluster import HOST
+from benchmarks.end_to_end_cluster import Session as Cluster
 from benchmarks.queries import QUERIES, Query
 from benchmarks.report import write
 
@@ -58,27 +60,13 @@ def threads(options: argparse.Namespace, folder: Path) -> Iterator[Session]:
 @contextlib.contextmanager
 def processes(options: argparse.Namespace, folder: Path) -> Iterator[Session]:
     """Yield a session of a local cluster, the data in its workers, one partition per file."""
-    from distributed import Client, LocalCluster, wait
+    from distributed import wait
 
-    with (
-        LocalCluster(
-            n_workers=options.workers,
-            threads_per_worker=options.threads_per_worker,
-            memory_limit=options.memory_limit,
-            processes=True,
-            dashboard_address=None,
-            # The scheduler warns of the start and the end of every shuffle.
-            silence_logs=logging.ERROR,
-        ) as cluster,
-        Client(cluster) as client,
-    ):
+    with Cluster(HOST, options.workers, "tcp", "") as cluster:
         frame = dd.read_parquet(folder).persist()
         wait(frame)
-        title = (
-            f"processes: LocalCluster, {options.workers} workers x {options.threads_per_worker} "
-            f"threads, memory_limit {options.memory_limit}"
-        )
-        yield Session(title, frame, lambda query, arm: memory_on_workers(query, frame, client, arm))
+        title = f"processes: LocalCluster, {options.workers} workers x 1 threads"
+        yield Session(title, frame, partial(memory_on_workers, frame, cluster.client))
 
 
 SESSIONS = {"threads": threads, "processes": processes}
@@ -113,7 +101,7 @@ def memory_here(name: str, arm: str, folder: Path, partitions: int, threads: int
     return {"baseline_bytes": baseline, "peak_bytes": peak, "error": done.error}
 
 
-def memory_on_workers(query: Query, frame: Any, client: Any, name: str) -> dict[str, Any]:
+def memory_on_workers(frame: Any, client: Any, query: Query, name: str) -> dict[str, Any]:
     """Measure one query on a cluster that holds the data, summed over the workers.
 
     The client's copy of the result is not counted. A worker that was restarted on the way has no
@@ -171,8 +159,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--queries", type=arms.list_of(tuple(QUERIES)), default=tuple(QUERIES))
     parser.add_argument("--schedulers", type=arms.list_of(SCHEDULERS), default=SCHEDULERS)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--threads-per-worker", type=int, default=1)
-    parser.add_argument("--memory-limit", default="auto", help="per worker, as Dask takes it")
     parser.add_argument(
         "--memory-runs", type=int, default=1, help="runs per arm for peak memory; 0: not measured"
     )

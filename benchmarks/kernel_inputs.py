@@ -149,17 +149,8 @@ def _ordered(dtypes: Sequence[str], first: int, second: int, rows: int, rng: Any
     return {"k0": steps, "k1": rng.integers(0, second, rows, dtype="int64").astype(dtypes[1])}
 
 
-def _zipf(groups: int, exponent: float, rows: int, rng: Any) -> Columns:
-    return {"k0": numbers(rows, groups, exponent, rng)}
-
-
 def _strided(groups: int, stride: int, rows: int, rng: Any) -> Columns:
     return {"k0": rng.integers(0, groups, rows, dtype="int64") * stride}
-
-
-def _random_words(groups: int, rows: int, rng: Any) -> Columns:
-    bits = rng.integers(-(2**63), 2**63 - 1, groups, dtype="int64")
-    return {"k0": bits[rng.integers(0, groups, rows, dtype="int64")]}
 
 
 def _floats(groups: int, dtype: str, rows: int, rng: Any) -> Columns:
@@ -282,6 +273,16 @@ def _mixed(categories: int, rows: int, rng: Any) -> Columns:
     }
 
 
+def _numbered(make: Callable[..., Columns], *groups: int) -> dict[str, Keys]:
+    """Members of a family that are named by their groups."""
+    names = [f"{n // 10**6}M" if n >= 10**6 else f"{n:,}" for n in groups]
+    return {name: partial(make, n) for name, n in zip(names, groups, strict=True)}
+
+
+def _random(groups: int, rows: int, rng: Any) -> Columns:
+    return grouped("random", groups, 0.0, rows, rng)
+
+
 # Families of keys and their members; every second member is left out of all tuning.
 FAMILIES: dict[str, dict[str, Keys]] = {
     "nearly unique, several integers": {
@@ -310,12 +311,7 @@ FAMILIES: dict[str, dict[str, Keys]] = {
         "300,000": partial(_uneven, 300_000, 40),
         "5,000, up to 20": partial(_uneven, 5000, 20),
     },
-    "uuid strings": {
-        "1M": partial(_uuids, 1_000_000),
-        "100,000": partial(_uuids, 100_000),
-        "3,000": partial(_uuids, 3000),
-        "300,000": partial(_uuids, 300_000),
-    },
+    "uuid strings": _numbered(_uuids, 1_000_000, 100_000, 3000, 300_000),
     "mails, urls, addresses": {
         "2M mails": partial(_of_texts, _mail, 2_000_000, 0.0),
         "30,000 urls": partial(_of_texts, _url, 30_000, 0.0),
@@ -357,10 +353,10 @@ FAMILIES: dict[str, dict[str, Keys]] = {
         "float64, 2M": partial(_floats, 2_000_000, "float64"),
     },
     "Zipf": {
-        "0.9 of 1M": partial(_zipf, 1_000_000, 0.9),
-        "0.8 of 300,000": partial(_zipf, 300_000, 0.8),
-        "1.1 of 100,000": partial(_zipf, 100_000, 1.1),
-        "1.2 of 3M": partial(_zipf, 3_000_000, 1.2),
+        "0.9 of 1M": partial(grouped, "int64", 1_000_000, 0.9),
+        "0.8 of 300,000": partial(grouped, "int64", 300_000, 0.8),
+        "1.1 of 100,000": partial(grouped, "int64", 100_000, 1.1),
+        "1.2 of 3M": partial(grouped, "int64", 3_000_000, 1.2),
     },
     "strided": {
         "10,000 by 2^20": partial(_strided, 10_000, 2**20),
@@ -368,26 +364,16 @@ FAMILIES: dict[str, dict[str, Keys]] = {
         "500,000 by 2^32": partial(_strided, 500_000, 2**32),
         "2,000 by 10^9": partial(_strided, 2000, 10**9),
     },
-    "random words": {
-        "5,000": partial(_random_words, 5000),
-        "300": partial(_random_words, 300),
-        "3M": partial(_random_words, 3_000_000),
-        "100,000": partial(_random_words, 100_000),
-    },
+    "random words": _numbered(_random, 5000, 300, 3_000_000, 100_000),
     "times": {
         "a week of seconds": partial(_times, 7 * 86_400, "ns"),
         "an hour of seconds": partial(_times, 3600, "s"),
     },
-    "integers with nulls": {
-        "1,000": partial(_with_nulls, 1000),
-        "200,000": partial(_with_nulls, 200_000),
-        "5M": partial(_with_nulls, 5_000_000),
-        "30": partial(_with_nulls, 30),
-    },
+    "integers with nulls": _numbered(_with_nulls, 1000, 200_000, 5_000_000, 30),
     "nunique and median": {
         "10,000": partial(_uniform, ("int64",), (10_000,)),
         "500": partial(_uniform, ("int32",), (500,)),
-        "40,000 random words": partial(_random_words, 40_000),
+        "40,000 random words": partial(_random, 40_000),
         "20 categories": partial(_categories, [20]),
         "200 names": partial(_of_texts, _name, 200, 0.0),
     },

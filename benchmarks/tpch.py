@@ -18,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +32,7 @@ import pyarrow.parquet as pq
 from benchmarks import arms, machine, tpch_polars, tpch_queries
 from benchmarks.end_to_end_cluster import DEVICE, HOST, Session
 from benchmarks.queries import Query
-from benchmarks.report import write
+from benchmarks.report import whole, write
 from benchmarks.tpch_queries import QUERIES, WITHOUT_GROUPBY, Tables
 
 OUT = {
@@ -74,16 +73,12 @@ def write_parquet(scale: float, parts: int, folder: Path, plain: bool = False) -
     tool = tool or shutil.which("tpchgen-cli")
     if tool is None:
         raise FileNotFoundError("tpchgen-cli is missing: pip install 'dask-gpuagg[examples]'")
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        # under its name only when it is whole
-        unfinished = Path(scratch) / target.name
+    with whole(target) as unfinished:
         command = [tool, "parquet", "--scale-factor", f"{scale:g}", "--parts", str(parts)]
         subprocess.run([*command, "--output-dir", str(unfinished), "--quiet"], check=True)
         files = list(unfinished.glob("*/*.parquet"))
         with concurrent.futures.ProcessPoolExecutor() as pool:
             list(pool.map(functools.partial(_rewrite, plain=plain), files))
-        unfinished.rename(target)
     return target
 
 
