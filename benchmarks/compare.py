@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 RELATIVE = 1e-6
@@ -36,11 +35,15 @@ def compare(left: Any, right: Any) -> Comparison:
     not compared: Dask leaves it unspecified unless sorting is asked for.
     """
     one, other = _frame(left), _frame(right)
-    detail = f"{type(left).__name__} and {type(right).__name__}"
-    if type(left) is type(right):
-        detail = _shape_difference(one, other) or _value_difference(_sorted(one), _sorted(other))
     pairs = zip(one.reset_index().dtypes.items(), other.reset_index().dtypes, strict=False)
     dtypes = tuple(f"{label}: {a!r} and {b!r}" for (label, a), b in pairs if a != b)
+    detail = f"{type(left).__name__} and {type(right).__name__}"
+    if type(left) is type(right):
+        try:
+            _check(one, other)
+            detail = ""
+        except AssertionError as error:
+            detail = " ".join(str(error).split())[:200]
     return Comparison(not detail, detail, dtypes)
 
 
@@ -53,10 +56,19 @@ def _frame(result: Any) -> pd.DataFrame:
     return result.set_index(keys) if list(result.index.names) == [None] and keys else result
 
 
-def _shape_difference(one: pd.DataFrame, other: pd.DataFrame) -> str:
-    if list(one.columns) != list(other.columns) or one.index.names != other.index.names:
-        return f"columns {list(one)} by {one.index.names}, {list(other)} by {other.index.names}"
-    return f"{len(one)} and {len(other)} rows" if len(one) != len(other) else ""
+def _check(one: pd.DataFrame, other: pd.DataFrame) -> None:
+    """Raise an ``AssertionError`` that says what differs first."""
+    assert one.index.names == other.index.names, f"keys {one.index.names}, {other.index.names}"
+    assert list(one) == list(other), f"columns {list(one)}, {list(other)}"
+    assert len(one) == len(other), f"{len(one)} and {len(other)} rows"
+    (keys, values), (other_keys, others) = _sorted(one), _sorted(other)
+    pd.testing.assert_frame_equal(keys, other_keys, check_exact=True)
+    for position, label in enumerate(values):
+        a, b = (_plain(frame.iloc[:, position], "float64") for frame in (values, others))
+        finite = b[np.isfinite(b)] if pd.api.types.is_numeric_dtype(b.dtype) else b[:0]
+        scale = OF_COLUMN * (abs(finite).max() if len(finite) else 0.0)
+        name = f"column {label}"
+        pd.testing.assert_series_equal(a, b, check_index=False, rtol=RELATIVE, atol=scale, obj=name)
 
 
 def _sorted(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -71,35 +83,10 @@ def _sorted(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     return keys.take(order).reset_index(drop=True), frame.take(order)
 
 
-def _plain(key: pd.Series) -> pd.Series:
-    """A key in one dtype per kind of keys."""
-    if isinstance(key.dtype, pd.CategoricalDtype):
-        key = key.astype(key.cat.categories.dtype)
-    if pd.api.types.is_integer_dtype(key.dtype) or pd.api.types.is_bool_dtype(key.dtype):
-        return key.astype("Int64")
-    return key.astype("str") if pd.api.types.is_string_dtype(key.dtype) else key
-
-
-def _value_difference(
-    left: tuple[pd.DataFrame, pd.DataFrame], right: tuple[pd.DataFrame, pd.DataFrame]
-) -> str:
-    (keys, values), (other_keys, others) = left, right
-    for level in keys.columns:
-        if not keys[level].equals(other_keys[level]):
-            return f"key level {level} differs"
-    for position, label in enumerate(values.columns):
-        one, other = values.iloc[:, position], others.iloc[:, position]
-        if not pd.api.types.is_numeric_dtype(one.dtype):
-            if one.astype("str").tolist() != other.astype("str").tolist():
-                return f"column {label} differs"
-            continue
-        a, b = _floats(one), _floats(other)
-        scale = OF_COLUMN * np.abs(b[np.isfinite(b)]).max(initial=0.0)
-        if not np.allclose(a, b, rtol=RELATIVE, atol=scale, equal_nan=True):
-            return f"column {label} differs by up to {np.nanmax(np.abs(a - b)):.2g}"
-    return ""
-
-
-def _floats(column: pd.Series) -> npt.NDArray[np.float64]:
-    floats: npt.NDArray[np.float64] = column.to_numpy(dtype=np.float64, na_value=np.nan)
-    return floats
+def _plain(values: pd.Series, number: str = "Int64") -> pd.Series:
+    """Values in one dtype per kind: integers in that of ``number``, other numbers, the rest."""
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        values = values.astype(values.cat.categories.dtype)
+    if pd.api.types.is_integer_dtype(values.dtype) or pd.api.types.is_bool_dtype(values.dtype):
+        return values.astype(number)
+    return values.astype("float64" if pd.api.types.is_numeric_dtype(values.dtype) else "str")

@@ -30,41 +30,30 @@ NARROW_VALUES: dict[str, Drawn] = {**TWO_VALUES, "x": ("int64", -1000, 1000)}
 
 @dataclass(frozen=True)
 class Input:
-    """Rows with a name of their own: cells of equal inputs share them."""
+    """Key columns and values, of which a share is null; cells of equal names share their rows."""
 
     name: str
-    make: Callable[[int], Any] = field(compare=False)
+    keys: Keys = field(compare=False)
+    values: Mapping[str, Drawn] = field(default_factory=lambda: VALUES, compare=False)
+    nulls: float = field(default=0.0, compare=False)
+    values_first: bool = field(default=False, compare=False)
     # where they are fewer than those of the other inputs
     rows: int | None = None
 
+    def draw(self, rows: int) -> Any:
+        """Draw a DataFrame."""
+        import cudf
+        import cupy as cp
 
-def input_of(
-    name: str,
-    keys: Keys,
-    values: Mapping[str, Drawn] = VALUES,
-    nulls: float = 0.0,
-    values_first: bool = False,
-    rows: int | None = None,
-) -> Input:
-    """Rows of key columns and values, of which a share is null; one is drawn before the other."""
-    return Input(name, partial(frame_of, keys, values, nulls, values_first), rows)
-
-
-def frame_of(
-    keys: Keys, values: Mapping[str, Drawn], nulls: float, values_first: bool, rows: int
-) -> Any:
-    """Draw a DataFrame."""
-    import cudf
-    import cupy as cp
-
-    rng = cp.random.default_rng(1)
-    key_columns = {} if values_first else keys(rows, rng)
-    columns = {label: drawn(value, rows, rng) for label, value in values.items()}
-    frame = cudf.DataFrame((key_columns or keys(rows, rng)) | columns)
-    if nulls:
-        for name in values:
-            frame[name] = frame[name].mask(cudf.Series(rng.random(rows) < nulls))
-    return frame
+        rows = self.rows or rows
+        rng = cp.random.default_rng(1)
+        key_columns = {} if self.values_first else self.keys(rows, rng)
+        columns = {label: drawn(value, rows, rng) for label, value in self.values.items()}
+        frame = cudf.DataFrame((key_columns or self.keys(rows, rng)) | columns)
+        if self.nulls:
+            for name in self.values:
+                frame[name] = frame[name].mask(cudf.Series(rng.random(rows) < self.nulls))
+        return frame
 
 
 def drawn(value: Drawn, rows: int, rng: Any) -> Any:

@@ -59,7 +59,6 @@ from benchmarks.kernel_inputs import (
     Input,
     evenly,
     grouped,
-    input_of,
     key_labels,
     value_columns,
 )
@@ -117,7 +116,7 @@ GATHERED_GROUPS = (1 << 16, 1 << 20, 1 << 22, 1 << 24)
 def kernels_cells() -> Iterator[Cell]:
     """Few groups one by one, and many by powers of four."""
     for groups in (*FEW, *(1 << bits for bits in range(14, 27, 2))):
-        rows = input_of(f"{groups}", partial(grouped, "int64", groups, 0.0), TWO_VALUES)
+        rows = Input(f"{groups}", partial(grouped, "int64", groups, 0.0), TWO_VALUES)
         for query in ("sum", "five"):
             yield Cell("kernels", rows, query, {"groups": groups, "query": query})
 
@@ -138,7 +137,7 @@ def grid_cells() -> Iterator[Cell]:
 
 def _grid_cell(key: str, groups: int, number: int, nulls: float = 0.0, zipf: float = 0.0) -> Cell:
     name = f"{key} {groups} {nulls} {zipf}"
-    rows = input_of(name, partial(grouped, key, groups, zipf), VALUES, nulls)
+    rows = Input(name, partial(grouped, key, groups, zipf), VALUES, nulls)
     labels = {"key": key, "groups": groups, "aggregations": number, "nulls": nulls, "zipf": zipf}
     return Cell("grid", rows, NUMBERS[number], labels)
 
@@ -148,7 +147,7 @@ def tables_cells() -> Iterator[Cell]:
     for family, members in FAMILIES.items():
         whole = family == "nunique and median"
         for place, (member, keys) in enumerate(members.items()):
-            rows = input_of(f"{family}: {member}", keys, NARROW_VALUES, values_first=True)
+            rows = Input(f"{family}: {member}", keys, NARROW_VALUES, values_first=True)
             for query in ("nunique", "median") if whole else ("sum", "five", "ten"):
                 labels = {"family": family, "member": member, "query": query}
                 yield Cell("tables", rows, query, labels | {"tuned": place % 2 == 0})
@@ -158,7 +157,7 @@ def small_cells() -> Iterator[Cell]:
     """Few rows: most of the time is the host's."""
     for place, (name, (rows, keys, query)) in enumerate(SMALL.items()):
         labels = {"family": f"{rows:,} rows", "member": name, "query": query}
-        few = input_of(name, keys, NARROW_VALUES, rows=rows)
+        few = Input(name, keys, NARROW_VALUES, rows=rows)
         yield Cell("small", few, query, labels | {"tuned": place % 2 == 0})
 
 
@@ -170,9 +169,7 @@ def families_cells() -> Iterator[Cell]:
     kinds += [("strings", "str10", groups, 0.0) for groups in (100_000, 10_000_000)]
     for kind, key, groups, zipf in kinds:
         drawn = "random" if kind == "random" else key
-        rows = input_of(
-            f"{kind} {groups} {zipf}", partial(grouped, drawn, groups, zipf), TWO_VALUES
-        )
+        rows = Input(f"{kind} {groups} {zipf}", partial(grouped, drawn, groups, zipf), TWO_VALUES)
         for number in (1, 5):
             labels = {"keys": kind, "key": key, "groups": groups, "aggregations": number}
             labels |= {"nulls": 0.0, "zipf": zipf}
@@ -182,7 +179,7 @@ def families_cells() -> Iterator[Cell]:
 def gathered_cells() -> Iterator[Cell]:
     """Sets of values by the number of groups."""
     for groups in GATHERED_GROUPS:
-        rows = input_of(f"{groups}", partial(grouped, "int64", groups, 0.0), {})
+        rows = Input(f"{groups}", partial(grouped, "int64", groups, 0.0), {})
         for name in VALUE_SETS:
             yield Cell("gathered", rows, name, {"groups": groups, "set": name})
 
@@ -266,14 +263,17 @@ def frame_arms(frame: Any, cell: Cell) -> Arms:
 
 def forced_pass(frame: Any, cell: Cell) -> Any:
     """Our pass over the columns of a frame, or beside its keys those of a set of values."""
-    keys = [column(frame, label) for label in key_labels(frame)]
     if cell.part == "families":
-        spec = SPECS[cell.query]
-        return aggregator_of(keys, [(column(frame, label), spec[label]) for label in spec])
+        return pass_of(frame, SPECS[cell.query])
     values = VALUE_SETS[cell.query]
-    columns = value_columns(values, len(frame))
-    pairs = [(c, list(names)) for c, names in zip(columns, values.names, strict=True)]
-    return aggregator_of(keys, pairs)
+    pairs = zip(value_columns(values, len(frame)), map(list, values.names), strict=True)
+    return aggregator_of([column(frame, "k0")], list(pairs))
+
+
+def pass_of(frame: Any, spec: Mapping[str, list[str]]) -> Any:
+    """Our pass over the columns of a frame."""
+    keys = [column(frame, label) for label in key_labels(frame)]
+    return aggregator_of(keys, [(column(frame, label), names) for label, names in spec.items()])
 
 
 def forced_arms(frame: Any, cell: Cell) -> Arms:
@@ -425,7 +425,7 @@ def fill(cells: list[Cell], rows: int, i: int, n: int) -> None:
     """Run ours once in the i-th of n parts of the inputs; skewed keys are drawn evenly too."""
     inputs = [list(alike) for _, alike in groupby(cells, lambda cell: cell.input)]
     for alike in inputs[i::n]:
-        frame = alike[0].input.make(alike[0].input.rows or rows)
+        frame = alike[0].input.draw(rows)
         skewed = alike[0].part == "grid" and alike[0].labels["zipf"]
         for each in (frame, evenly(frame)) if skewed else (frame,):
             for cell in alike:
@@ -445,7 +445,7 @@ def run(name: str, cells: list[Cell], options: argparse.Namespace) -> list[Recor
         if held != cell.input:
             # the memory of the last input is given back first
             frame = None
-            frame, held = cell.input.make(cell.input.rows or rows), cell.input
+            frame, held = cell.input.draw(rows), cell.input
         done.append({**cell.labels, **part.measure(cell, frame, options)})
         print(line(cell.name, done[-1]), flush=True)
         device = {"device": asdict(current_device())} if name == "families" else {}

@@ -39,7 +39,7 @@ from dask.tokenize import normalize_token, tokenize
 
 import dask_gpuagg
 from benchmarks import machine
-from benchmarks.gpu import at_most, resource
+from benchmarks.gpu import at_most, resource, timed
 from benchmarks.report import write
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.planning.chunks import READERS_OF_A_TASK
@@ -163,14 +163,8 @@ def bandwidth(size: int = 1 << 30) -> float:
 
     source = cp.cuda.alloc_pinned_memory(size)
     target = cp.cuda.alloc(size)
-    seconds = []
-    for _ in range(5):
-        cp.cuda.Device().synchronize()
-        started = time.perf_counter()
-        target.copy_from_host(source.ptr, size)
-        cp.cuda.Device().synchronize()
-        seconds.append(time.perf_counter() - started)
-    return size / statistics.median(seconds)
+    times = timed({"copy": lambda: target.copy_from_host(source.ptr, size)}, 5)["copy"]
+    return size / statistics.median(times) * 1e3
 
 
 @contextmanager

@@ -40,8 +40,8 @@ from benchmarks.gpu import (
     report_head,
     timed,
 )
-from benchmarks.kernel_inputs import VALUES, frame_of, grouped
-from benchmarks.kernels import SPECS, forgotten
+from benchmarks.kernel_inputs import Input, grouped
+from benchmarks.kernels import SPECS, forgotten, pass_of
 from benchmarks.machine import arguments, provenance
 from benchmarks.report import write
 from dask_gpuagg.cuda.choice.decision import even
@@ -54,12 +54,6 @@ LOADS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.91, 0.93, 0.95, 0.97, 0.99)
 REFUSED = "out of memory"
 
 
-def pass_of(frame: Any, spec: dict[str, list[str]]) -> Any:
-    """Our pass over the columns of a frame, by ``k0``."""
-    columns = {label: frame[label].to_pylibcudf()[0] for label in ("k0", *spec)}
-    return aggregator_of([columns["k0"]], [(columns[label], spec[label]) for label in spec])
-
-
 def slot_bytes(aggregator: Any) -> int:
     """Bytes of a slot of a table in global memory, and of the number of its group."""
     return int(sum(aggregator.query.slot_bytes)) + 4
@@ -68,7 +62,7 @@ def slot_bytes(aggregator: Any) -> int:
 def passes() -> Iterator[tuple[str, Any, Any, int]]:
     """A query, its rows, our pass over them and the number of their groups."""
     for possible in (1 << 24, 1 << 26):
-        frame = frame_of(partial(grouped, "random", possible, 0.0), VALUES, 0.0, False, ROWS)
+        frame = Input("", partial(grouped, "random", possible, 0.0)).draw(ROWS)
         for query in ("sum", "five"):
             aggregator = pass_of(frame, SPECS[query])
             yield query, frame, aggregator, aggregator.run("auto")[2].groups
@@ -218,7 +212,7 @@ def _wu_rows(width: int, groups: int, zipf: float) -> Any:
     import cudf
     import cupy as cp
 
-    frame = frame_of(partial(grouped, "int64", groups, zipf), {}, 0.0, False, ROWS)
+    frame = Input("", partial(grouped, "int64", groups, zipf), {}).draw(ROWS)
     keys = frame["k0"].values.view("uint64")
     # odd factors: no two numbers have the same product
     if width == 4:

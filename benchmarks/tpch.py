@@ -15,11 +15,12 @@ import concurrent.futures
 import contextlib
 import functools
 import shutil
+import statistics
 import subprocess
 import sys
 import sysconfig
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -207,11 +208,17 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             if measured[name]["ratio"] is not None:
                 measured[name]["shares"] = shares(one, tables, options)
             if name in peers:
-                peer = tpch_polars.timed(peers[name], options.repeats)
-                measured[name]["cudf_polars"] = peer
-                print(f"cudf-polars {peer['median']:.3f} s", file=sys.stderr, flush=True)
+                measured[name]["cudf_polars"] = peer_of(peers[name], options.repeats)
             write(results, options.out)
     return results
+
+
+def peer_of(call: Callable[[], Any], repeats: int) -> dict[str, Any]:
+    """Seconds of a query by Polars' GPU engine."""
+    (timed,) = arms.rounds(("",), lambda _: arms.timed(call), 1 + repeats, lambda: False)
+    cold, warm = timed.wall[:1], timed.wall[1:]
+    median = statistics.median(warm) if warm else None
+    return {"cold": cold, "warm": warm, "median": median, "error": timed.error}
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:

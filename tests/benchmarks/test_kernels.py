@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from itertools import groupby
 from types import ModuleType
 from typing import Any
@@ -57,8 +58,8 @@ def test_cells_are_those_of_the_committed_results(part: str) -> None:
 @pytest.mark.usefixtures("host_arrays")
 def test_rows_of_every_input_are_drawn(part: str) -> None:
     for cell, _ in groupby(CELLS[part], lambda cell: cell.input):
-        keys, *others = cell.make.args
-        frame = kernel_inputs.frame_of(small(keys), *others, 500)
+        few = replace(cell, keys=small(cell.keys), rows=None)
+        frame = few.draw(500)
         assert len(frame) == 500
         assert kernel_inputs.key_labels(frame)[0] == "k0"
         needed = {"families": "vw", "kernels": "vw", "gathered": "", "sorted": "vi"}
@@ -68,13 +69,13 @@ def test_rows_of_every_input_are_drawn(part: str) -> None:
 @pytest.mark.usefixtures("host_arrays")
 def test_skew_nulls_and_even_keys() -> None:
     cells = {cell.name: cell for cell in CELLS["grid"]}
-    skewed = cells["grid/int64/16777216/5/0.0/1.5"].input.make(10_000)
+    skewed = cells["grid/int64/16777216/5/0.0/1.5"].input.draw(10_000)
     assert skewed["k0"].value_counts().max() > 2_000
     even = kernel_inputs.evenly(skewed)
     assert set(even["k0"]) <= set(skewed["k0"])
     assert even["k0"].value_counts().max() < 100
     pd.testing.assert_series_equal(even["v"], skewed["v"])
-    nulls = cells["grid/int64/1000/5/0.5/0.0"].input.make(10_000)
+    nulls = cells["grid/int64/1000/5/0.5/0.0"].input.draw(10_000)
     assert nulls[["v", "w", "x", "y"]].isna().mean().between(0.45, 0.55).all()
-    three = cells["grid/int32+int32+int32/1000/1/0.0/0.0"].input.make(20_000)
+    three = cells["grid/int32+int32+int32/1000/1/0.0/0.0"].input.draw(20_000)
     assert len(three[["k0", "k1", "k2"]].drop_duplicates()) == 1_000
