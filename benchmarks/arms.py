@@ -217,7 +217,6 @@ def measure(
         "title": query.title,
         "support": query.support,
         "target": query.target,
-        "note": query.note,
         "arms": [],
         **compared(timed[0].wall, timed[1].wall),
         "answer": answer,

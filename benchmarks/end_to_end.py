@@ -247,25 +247,14 @@ def ratios(arms: dict[str, dict[str, Any]]) -> dict[str, float]:
 
 
 def line(entry: dict[str, Any]) -> str:
-    """A cell as one line."""
-    about = f"{entry['name']} {entry['workers']} worker(s) {entry['protocol']}:"
-    if "error" in entry:
-        return f"{about} {entry['error']}"
-    return " | ".join([about, *(f"{name} {shown(arm)}" for name, arm in entry["arms"].items())])
-
-
-def shown(arm: dict[str, Any]) -> str:
-    """An arm in a few words: milliseconds (the first run's in brackets), or what went wrong."""
-    if "error" in arm:
-        return f"error: {arm['error']}"
-    text = "-" if arm.get("median_ms") is None else f"{arm['median_ms']:,.1f} ms"
-    if arm.get("first_ms") is not None:
-        text += f" ({arm['first_ms']:,.0f})"
-    if "stopped" in arm:
-        text += f" stopped: {arm['stopped']}"
-    if arm.get("answer") and not arm["answer"]["right"]:
-        text += f" WRONG: {'; '.join(arm['answer']['problems'])}"
-    return text
+    """A cell as one line: milliseconds of each arm, and what went wrong."""
+    said = [f"{entry['name']} {entry['workers']} worker(s) {entry['protocol']}"]
+    said += [entry["error"]] if "error" in entry else []
+    for name, arm in entry["arms"].items():
+        fields = {label: arm.get(label) for label in ("median_ms", "first_ms", "stopped", "error")}
+        shown = [f"{label} {value}" for label, value in fields.items() if value is not None]
+        said.append(" ".join([name, *shown, *arm.get("answer", {}).get("problems", [])]))
+    return " | ".join(said)
 
 
 # ---- the program ---------------------------------------------------------------------------------

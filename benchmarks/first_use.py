@@ -231,18 +231,6 @@ def first_files(arm: str, name: str, folder: str) -> Record:
 # ---- the program ---------------------------------------------------------------------------------
 
 
-def calls_line(record: Record) -> str:
-    """A record of queries or files as a line."""
-    steps = ("planning", "first", "second", "warm")
-    times = [
-        f"{step} {record[f'{step}_s'] * 1e3:.1f} ms" for step in steps if f"{step}_s" in record
-    ]
-    served = ", first by libcudf" if "libcudf" in record.get("kernels", ()) else ""
-    return (
-        f"{record['query']}, {record['rows']:,} rows, {record['arm']}: {', '.join(times)}{served}"
-    )
-
-
 def about(commit: str | None) -> Record:
     """The machine, by a process that may load cuDF."""
     from benchmarks.gpu import report_head
@@ -261,7 +249,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for record in records() if part in args.parts.split(",") else ():
             report.setdefault(part, []).append(record)
             write(report, args.out)
-            print(f"{time.perf_counter() - began:6.1f} s: {calls_line(record)}", flush=True)
+            print(f"{time.perf_counter() - began:6.1f} s: {record}", flush=True)
 
 
 if __name__ == "__main__":

@@ -34,13 +34,8 @@ WARM_UP_ROWS = 200_000
 TIME_LIMIT = 3600
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Session:
-    """One scheduler with the data, and how the memory of a query is measured by an arm's name."""
-
-    title: str
-    frame: Any
-    memory: Callable[[Query, str], dict[str, Any]]
+# title, data, and how the memory of a query is measured by an arm's name
+Session = tuple[str, Any, Callable[[Query, str], dict[str, Any]]]
 
 
 @contextlib.contextmanager
@@ -54,7 +49,7 @@ def threads(options: argparse.Namespace, folder: Path) -> Iterator[Session]:
 
     with dask.config.set(scheduler="threads", num_workers=options.threads):
         title = f"threads: {options.threads} threads in one process"
-        yield Session(title, load(folder, options.partitions), memory)
+        yield title, load(folder, options.partitions), memory
 
 
 @contextlib.contextmanager
@@ -66,7 +61,7 @@ def processes(options: argparse.Namespace, folder: Path) -> Iterator[Session]:
         frame = dd.read_parquet(folder).persist()
         wait(frame)
         title = f"processes: LocalCluster, {options.workers} workers x 1 threads"
-        yield Session(title, frame, partial(memory_on_workers, frame, cluster.client))
+        yield title, frame, partial(memory_on_workers, frame, cluster.client)
 
 
 SESSIONS = {"threads": threads, "processes": processes}
@@ -140,13 +135,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "schedulers": {},
     }
     for scheduler in options.schedulers:
-        with SESSIONS[scheduler](options, folder) as session:
+        with SESSIONS[scheduler](options, folder) as (title, frame, memory):
             queries: dict[str, Any] = {}
-            results["schedulers"][scheduler] = {"title": session.title, "queries": queries}
+            results["schedulers"][scheduler] = {"title": title, "queries": queries}
             for name in options.queries:
                 query = QUERIES[name]
                 print(f"{scheduler} {name}: {query.title}", file=sys.stderr, flush=True)
-                queries[name] = arms.measure(query, session.frame, options, memory=session.memory)
+                queries[name] = arms.measure(query, frame, options, memory=memory)
                 write(results, options.out)
     return results
 

@@ -138,12 +138,8 @@ def _ordered(dtypes: Sequence[str], first: int, second: int, rows: int, rng: Any
     return {"k0": steps, "k1": rng.integers(0, second, rows, dtype="int64").astype(dtypes[1])}
 
 
-def _strided(groups: int, stride: int, rows: int, rng: Any) -> Columns:
-    return {"k0": rng.integers(0, groups, rows, dtype="int64") * stride}
-
-
-def _floats(groups: int, dtype: str, rows: int, rng: Any) -> Columns:
-    return {"k0": (rng.integers(0, groups, rows, dtype="int64") / 100).astype(dtype)}
+def _changed(groups: int, change: Callable[[Any], Any], rows: int, rng: Any) -> Columns:
+    return {"k0": change(rng.integers(0, groups, rows, dtype="int64"))}
 
 
 def _with_nulls(groups: int, rows: int, rng: Any) -> Columns:
@@ -200,11 +196,11 @@ def _text_and(dtype: str, texts: int, width: int, others: int, rows: int, rng: A
     }
 
 
-def _of_texts(of_number: Text, groups: int, zipf: float, rows: int, rng: Any) -> Columns:
+def _of_texts(kind: str, groups: int, zipf: float, rows: int, rng: Any) -> Columns:
     """Texts by their numbers, uniform or by Zipf's law."""
     import cudf
 
-    texts = cudf.Series([of_number(i) for i in range(groups)])
+    texts = cudf.Series(list(map(TEXTS[kind], range(groups))))
     if not zipf:
         return {"k0": _choice_of(texts, rows, rng)}
     # the law scatters its heavy keys over twice as many numbers
@@ -223,24 +219,15 @@ def _spread(i: int) -> int:
     return i * 7919 % 9_999_991
 
 
-def _mail(i: int) -> str:
-    return f"user{_spread(i)}.{'x' * (i % 9)}@mail{i % 37}.example.com"
-
-
-def _url(i: int) -> str:
-    return f"https://shop.example.org/{'abcdefghij'[i % 10] * (i % 40)}/item/{_spread(i)}"
-
-
-def _address(i: int) -> str:
-    return f"{_spread(i) % 223}.{_spread(i) // 223 % 251}.{i % 255}.{i // 255 % 255}"
-
-
-def _name(i: int) -> str:
-    return f"NATION {'Q' * (i % 11)}{i}"
-
-
-def _page(i: int) -> str:
-    return f"{_url(i)}?ref={'campaign' * (i % 12)}{i}"
+TEXTS: dict[str, Text] = {
+    "mail": lambda i: f"user{_spread(i)}.{'x' * (i % 9)}@mail{i % 37}.example.com",
+    "url": lambda i: (
+        f"https://shop.example.org/{'abcdefghij'[i % 10] * (i % 40)}/item/{_spread(i)}"
+    ),
+    "address": lambda i: f"{_spread(i) % 223}.{_spread(i) // 223 % 251}.{i % 255}.{i // 255 % 255}",
+    "name": lambda i: f"NATION {'Q' * (i % 11)}{i}",
+    "page": lambda i: f"{TEXTS['url'](i)}?ref={'campaign' * (i % 12)}{i}",
+}
 
 
 def _categories(sizes: Sequence[int], rows: int, rng: Any) -> Columns:
@@ -302,31 +289,31 @@ FAMILIES: dict[str, dict[str, Keys]] = {
     },
     "uuid strings": _numbered(_uuids, 1_000_000, 100_000, 3000, 300_000),
     "mails, urls, addresses": {
-        "2M mails": partial(_of_texts, _mail, 2_000_000, 0.0),
-        "30,000 urls": partial(_of_texts, _url, 30_000, 0.0),
-        "100,000 urls": partial(_of_texts, _url, 100_000, 0.0),
-        "5M mails": partial(_of_texts, _mail, 5_000_000, 0.0),
-        "500,000 addresses, Zipf 0.8": partial(_of_texts, _address, 500_000, 0.8),
-        "200,000 mails, Zipf 0.6": partial(_of_texts, _mail, 200_000, 0.6),
+        "2M mails": partial(_of_texts, "mail", 2_000_000, 0.0),
+        "30,000 urls": partial(_of_texts, "url", 30_000, 0.0),
+        "100,000 urls": partial(_of_texts, "url", 100_000, 0.0),
+        "5M mails": partial(_of_texts, "mail", 5_000_000, 0.0),
+        "500,000 addresses, Zipf 0.8": partial(_of_texts, "address", 500_000, 0.8),
+        "200,000 mails, Zipf 0.6": partial(_of_texts, "mail", 200_000, 0.6),
     },
     "few texts, and long ones": {
-        "25 nations": partial(_of_texts, _name, 25, 0.0),
-        "400 names, Zipf 1": partial(_of_texts, _name, 400, 1.0),
-        "50,000 pages of up to 200 bytes": partial(_of_texts, _page, 50_000, 0.0),
-        "2,000 pages of up to 200 bytes": partial(_of_texts, _page, 2000, 0.0),
+        "25 nations": partial(_of_texts, "name", 25, 0.0),
+        "400 names, Zipf 1": partial(_of_texts, "name", 400, 1.0),
+        "50,000 pages of up to 200 bytes": partial(_of_texts, "page", 50_000, 0.0),
+        "2,000 pages of up to 200 bytes": partial(_of_texts, "page", 2000, 0.0),
     },
     "text beside another key": {
         "25 nations, 7 years": partial(
-            _beside, partial(_of_texts, _name, 25, 0.0), partial(_uniform, ("int32",), (7,))
+            _beside, partial(_of_texts, "name", 25, 0.0), partial(_uniform, ("int32",), (7,))
         ),
         "60 names, 40 urls": partial(
-            _beside, partial(_of_texts, _name, 60, 0.0), partial(_of_texts, _url, 40, 0.0)
+            _beside, partial(_of_texts, "name", 60, 0.0), partial(_of_texts, "url", 40, 0.0)
         ),
         "200 names, 50 mails": partial(
-            _beside, partial(_of_texts, _name, 200, 0.0), partial(_of_texts, _mail, 50, 0.0)
+            _beside, partial(_of_texts, "name", 200, 0.0), partial(_of_texts, "mail", 50, 0.0)
         ),
         "100,000 mails, 20 numbers": partial(
-            _beside, partial(_of_texts, _mail, 100_000, 0.0), partial(_uniform, ("int64",), (20,))
+            _beside, partial(_of_texts, "mail", 100_000, 0.0), partial(_uniform, ("int64",), (20,))
         ),
     },
     "categories": {
@@ -336,10 +323,10 @@ FAMILIES: dict[str, dict[str, Keys]] = {
         "20 by 30": partial(_categories, [20, 30]),
     },
     "floats": {
-        "float64, 100,000": partial(_floats, 100_000, "float64"),
-        "float32, 2,000": partial(_floats, 2000, "float32"),
-        "float64, 300": partial(_floats, 300, "float64"),
-        "float64, 2M": partial(_floats, 2_000_000, "float64"),
+        "float64, 100,000": partial(_changed, 100_000, lambda k: (k / 100).astype("float64")),
+        "float32, 2,000": partial(_changed, 2000, lambda k: (k / 100).astype("float32")),
+        "float64, 300": partial(_changed, 300, lambda k: (k / 100).astype("float64")),
+        "float64, 2M": partial(_changed, 2_000_000, lambda k: (k / 100).astype("float64")),
     },
     "Zipf": {
         "0.9 of 1M": partial(grouped, "int64", 1_000_000, 0.9),
@@ -348,10 +335,10 @@ FAMILIES: dict[str, dict[str, Keys]] = {
         "1.2 of 3M": partial(grouped, "int64", 3_000_000, 1.2),
     },
     "strided": {
-        "10,000 by 2^20": partial(_strided, 10_000, 2**20),
-        "50,000 by 1,000": partial(_strided, 50_000, 1000),
-        "500,000 by 2^32": partial(_strided, 500_000, 2**32),
-        "2,000 by 10^9": partial(_strided, 2000, 10**9),
+        "10,000 by 2^20": partial(_changed, 10_000, lambda k: k * 2**20),
+        "50,000 by 1,000": partial(_changed, 50_000, lambda k: k * 1000),
+        "500,000 by 2^32": partial(_changed, 500_000, lambda k: k * 2**32),
+        "2,000 by 10^9": partial(_changed, 2000, lambda k: k * 10**9),
     },
     "random words": _numbered(_random, 5000, 300, 3_000_000, 100_000),
     "times": {
@@ -364,21 +351,21 @@ FAMILIES: dict[str, dict[str, Keys]] = {
         "500": partial(_uniform, ("int32",), (500,)),
         "40,000 random words": partial(_random, 40_000),
         "20 categories": partial(_categories, [20]),
-        "200 names": partial(_of_texts, _name, 200, 0.0),
+        "200 names": partial(_of_texts, "name", 200, 0.0),
     },
 }
 # Rows, keys and the query of frames that are small: their time is mostly the host's.
 SMALL: dict[str, tuple[int, Keys, str]] = {
     "1,000 groups": (100_000, partial(_uniform, ("int64",), (1000,)), "five"),
-    "7 texts": (1_000_000, partial(_of_texts, _name, 7, 0.0), "mean and count"),
+    "7 texts": (1_000_000, partial(_of_texts, "name", 7, 0.0), "mean and count"),
     "50 by 50 texts": (
         3_000_000,
-        partial(_beside, partial(_of_texts, _name, 50, 0.0), partial(_of_texts, _url, 50, 0.0)),
+        partial(_beside, partial(_of_texts, "name", 50, 0.0), partial(_of_texts, "url", 50, 0.0)),
         "sum",
     ),
     "100,000 groups": (5_000_000, partial(_uniform, ("int64",), (100_000,)), "five"),
     "20,000 groups": (300_000, partial(_uniform, ("int32",), (20_000,)), "sum"),
-    "300 addresses": (500_000, partial(_of_texts, _address, 300, 0.0), "five"),
+    "300 addresses": (500_000, partial(_of_texts, "address", 300, 0.0), "five"),
 }
 
 

@@ -447,24 +447,19 @@ def run(name: str, cells: list[Cell], options: argparse.Namespace) -> list[Recor
             frame = None
             frame, held = cell.input.draw(rows), cell.input
         done.append({**cell.labels, **part.measure(cell, frame, options)})
-        print(line(cell.name, done[-1]), flush=True)
+        print(cell.name, shown(done[-1]), flush=True)
         device = {"device": asdict(current_device())} if name == "families" else {}
         head = report_head(options.commit) | device | {"rows": rows}
         write(head | {"cells": done}, options.out / f"{name}.json")
     return done
 
 
-def line(name: str, record: Record) -> str:
-    """A cell as one line: medians, ratios and device time."""
+def shown(record: Record) -> Record:
+    """The fields of a cell that are printed: medians, ratios and device time."""
     if "kernels" in record:
-        forced = record["kernels"].items()
-        said = [f"{kernel} {k['median_ms']:.2f} ({k['device_ms']:.2f})" for kernel, k in forced]
-        said += [f"{kernel}: {why}" for kernel, why in record["left_out"].items()]
-        return f"{name}: {' | '.join(said)}"
-    said = [f"{arm} {ms:.2f}" for arm, ms in record["median_ms"].items()]
-    said += [f"{label} {v:.2f}" for label, v in record.items() if label.startswith("ratio")]
-    said += [f"device {record['device_ms']:.2f}"] if "device_ms" in record else []
-    return f"{name}: {record['kernel']} {', '.join(said)}"
+        return {name: forced["median_ms"] for name, forced in record["kernels"].items()}
+    fields = ("kernel", "median_ms", "device_ms", "ratio", "ratio_columns", "ratio_frame")
+    return {name: record[name] for name in fields if name in record}
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:

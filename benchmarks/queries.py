@@ -4,7 +4,8 @@ A query is one function from a Dask DataFrame to a lazy result. Both arms run th
 as a user would: the plugin is switched on around it, the code does not change. The forms are those
 of db-benchmark's Dask script (https://github.com/duckdblabs/db-benchmark,
 ``dask/groupby_dask.py``), with its own tuning for stock Dask kept (``shuffle_method="tasks"`` in
-q6, ``split_out`` in q10); where that script no longer fits, the record's ``note`` says what is run.
+q6, ``split_out`` in q10). The regression q9 is computed from sums of products, because the script's
+``groupby.apply`` calls Python once for each group.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Query:
     all tables. It is called anew for every run: an expression that was computed once keeps what it
     derived. ``support`` is ``stock`` for what is no aggregation, where the ratio says nothing.
     ``target`` is the least ratio of stock time to plugin time that is aimed at, None outside the
-    targets; ``note`` is for readers of the figures.
+    targets.
     """
 
     name: str
@@ -39,7 +40,6 @@ class Query:
     build: Callable[[Any], Any]
     support: Literal["plan", "stock"] = "plan"
     target: float | None = 1.0
-    note: str = ""
 
 
 def _by(frame: Any, *keys: str) -> Any:
@@ -127,55 +127,34 @@ _TABLE = (
     Query("q3", "sum v1 mean v3 by id3", _grouped("id3", v1="sum", v3="mean"), target=2.0),
     Query("q4", "mean v1:v3 by id4", _grouped("id4", v1="mean", v2="mean", v3="mean")),
     Query("q5", "sum v1:v3 by id6", _grouped("id6", v1="sum", v2="sum", v3="sum")),
-    Query(
-        "q6", "median v3 sd v3 by id4 id5", _median, note="shuffle_method='tasks', as the script"
-    ),
+    Query("q6", "median v3 sd v3 by id4 id5", _median),
     Query("q7", "max v1 - min v2 by id3", _range, target=2.0),
-    Query(
-        "q9",
-        "regression v1 v2 by id2 id4",
-        _regression,
-        note="from sums of products; the script's groupby.apply runs a Python call per group",
-    ),
-    Query(
-        "q10",
-        "sum v3 count by id1:id6",
-        _nearly_unique,
-        note="split_out=npartitions, as the script",
-    ),
+    Query("q9", "regression v1 v2 by id2 id4", _regression),
+    Query("q10", "sum v3 count by id1:id6", _nearly_unique),
     Query("multi_str", "5 of v3, 2 of v1 by id1", _seven("id1"), target=2.0),
     Query("multi_str2", "5 of v3, 2 of v1 by id1:id2", _seven("id1", "id2"), target=2.0),
     Query("multi_int", "5 of v3, 2 of v1 by id6", _seven("id6"), target=2.0),
-    Query(
-        "nunique_few",
-        "distinct id5 by id4",
-        lambda x: _by(x, "id4")["id5"].nunique(),
-        note="K * K distinct pairs",
-    ),
+    Query("nunique_few", "distinct id5 by id4", lambda x: _by(x, "id4")["id5"].nunique()),
+    # these have rows of their own
     Query(
         "wide",
         f"sum of {WIDE_COLUMNS} columns",
         lambda x: _wide_frame(_client(), WIDE_COLUMNS, WIDE_ROWS).groupby("k").sum(),
-        note=f"{WIDE_ROWS:,} rows of their own in {WIDE_PARTITIONS} partitions, "
-        f"{WIDE_GROUPS} groups",
     ),
     Query(
         "hundreds",
         "mean of 400 columns",
         lambda x: _wide_frame(_client(), 400, 32_000).groupby("k").mean(),
-        note=f"32,000 rows of their own in {WIDE_PARTITIONS} partitions",
     ),
     Query(
         "parts_sum",
         "sum, 600 partitions",
         lambda x: _wide_frame(_client(), 1, 600_000, 600).groupby("k").c0.sum(),
-        note="600,000 rows of their own",
     ),
     Query(
         "parts_median",
         "median, 600 partitions",
         lambda x: _wide_frame(_client(), 1, 600_000, 600).groupby("k").agg({"c0": "median"}),
-        note="600,000 rows of their own",
     ),
 )
 

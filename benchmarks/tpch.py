@@ -2,10 +2,10 @@
 
 ``python -m benchmarks.tpch --scale 0.5``. The arms run in one process on the same Parquet files, in
 turns, and read them in every run; per query, the median over rounds of stock time divided by plugin
-time, beside the same of stock Dask and itself; and where the time of stock Dask's tasks goes.
-``README.md`` says how to read it. The tables are made once by ``tpchgen-cli``, and kept. With
-``--engine device`` dask-cuDF runs on one GPU, shuffles by tasks, and reads money as floats; Polars'
-GPU engine runs the queries of ``tpch_polars`` after it, on the same files.
+time, beside the same of stock Dask and itself. ``README.md`` says how to read it. The tables are
+made once by ``tpchgen-cli``, and kept. With ``--engine device`` dask-cuDF runs on one GPU, shuffles
+by tasks, and reads money as floats, and the file says where the time of stock Dask's tasks goes;
+Polars' GPU engine runs the queries of ``tpch_polars`` after it, on the same files.
 """
 
 from __future__ import annotations
@@ -128,26 +128,18 @@ def read_plain(folder: Path, scale: float) -> Tables:
     return Tables(scale, **{name: dask_cudf.read_parquet(folder / name) for name in MONEY})
 
 
-def shares(one: Query, tables: Tables, options: argparse.Namespace) -> dict[str, float]:
+def shares(one: Query, tables: Tables) -> dict[str, float]:
     """Return the shares of stock Dask's tasks in their time, by kind; none is fused with others."""
-    lowered = one.build(tables).optimize(fuse=False)
-    if options.engine == DEVICE:
-        from distributed import get_task_stream
+    from distributed import get_task_stream
 
-        with get_task_stream() as stream:
-            lowered.compute(optimize_graph=False)
-        times = [
-            (str(task["key"]), step["stop"] - step["start"])
-            for task in stream.data
-            for step in task["startstops"]
-            if step["action"] == "compute"
-        ]
-    else:
-        from dask.diagnostics import Profiler
-
-        with Profiler() as profiler:
-            lowered.compute(optimize_graph=False)
-        times = [(str(done.key), done.end_time - done.start_time) for done in profiler.results]
+    with get_task_stream() as stream:
+        one.build(tables).optimize(fuse=False).compute(optimize_graph=False)
+    times = [
+        (str(task["key"]), step["stop"] - step["start"])
+        for task in stream.data
+        for step in task["startstops"]
+        if step["action"] == "compute"
+    ]
     seconds: Counter[str] = Counter()
     for key, taken in times:
         name = key.lower()
@@ -205,8 +197,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             print(f"{name}: {one.title}", file=sys.stderr, flush=True)
             again = arms.PLUGIN in options.arms and options.engine == HOST
             measured[name] = arms.measure(one, tables, options, again)
-            if measured[name]["ratio"] is not None:
-                measured[name]["shares"] = shares(one, tables, options)
+            if on_gpu and measured[name]["ratio"] is not None:
+                measured[name]["shares"] = shares(one, tables)
             if name in peers:
                 measured[name]["cudf_polars"] = peer_of(peers[name], options.repeats)
             write(results, options.out)

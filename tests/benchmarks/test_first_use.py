@@ -32,11 +32,4 @@ def test_the_file_is_written_after_each_record(
         first_use.main(["--commit", "abc", "--out", str(path)])
     made = json.loads(path.read_text())
     assert made == {"gpu": "a GPU", "commit": "abc", "queries": [record]}
-    assert (
-        capsys.readouterr()
-        .out.strip()
-        .endswith(
-            "a sum, 10 rows, stock: planning 2500.0 ms, first 400.0 ms, second 300.0 ms, "
-            "warm 250.0 ms, first by libcudf"
-        )
-    )
+    assert capsys.readouterr().out.strip().endswith(f"s: {record}")
