@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from benchmarks.machine import number
 from benchmarks.report import whole
 
 GENERATOR_VERSION = 3
@@ -40,21 +41,9 @@ class Parameters:
     rows: int
     groups: int = 100
 
-    @property
-    def name(self) -> str:
-        """db-benchmark's name of the data set, such as ``G1_1e7_1e2_0_0``."""
-        return f"G1_{_short(self.rows)}_{_short(self.groups)}_0_0"
-
     def cardinality(self, column: str) -> int:
         """How many distinct values a key column is drawn from."""
         return self.groups if column not in ("id3", "id6") else max(self.rows // self.groups, 1)
-
-
-def _short(number: int) -> str:
-    """Return 10000000 as ``1e7`` and 25000 as ``25000``."""
-    digits = str(number)
-    head = digits.rstrip("0")
-    return f"{head}e{len(digits) - 1}" if len(head) == 1 else digits
 
 
 def draw(parameters: Parameters, number: int, count: int) -> pd.DataFrame:
@@ -83,7 +72,7 @@ def _column(parameters: Parameters, column: str, rows: int, seed: list[int]) -> 
 
 def write_parquet(parameters: Parameters, count: int, cache: Path) -> Path:
     """Write the data set once, one Parquet file per partition, and return its folder."""
-    name = f"{parameters.name}_seed{SEED}_p{count}_g{GENERATOR_VERSION}"
+    name = f"db-benchmark-{parameters.rows}-{parameters.groups}-{count}-{GENERATOR_VERSION}"
     folder = cache / name
     if not folder.exists():
         with whole(folder) as unfinished:
@@ -96,14 +85,7 @@ def write_parquet(parameters: Parameters, count: int, cache: Path) -> Path:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that make up :class:`Parameters`, and where and how data are stored."""
-    parser.add_argument("--rows", type=_count, default=10_000_000, help="N; 1e7 is understood")
-    parser.add_argument("--groups", type=_count, default=100, help="K")
-    parser.add_argument("--partitions", type=_count, default=16)
+    parser.add_argument("--rows", type=number, default=10_000_000, help="N; 1e7 is understood")
+    parser.add_argument("--groups", type=number, default=100, help="K")
+    parser.add_argument("--partitions", type=number, default=16)
     parser.add_argument("--data", type=Path, default=Path("data"), help="where Parquet is kept")
-
-
-def _count(text: str) -> int:
-    value = float(text)
-    if value < 1 or not value.is_integer():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return int(value)

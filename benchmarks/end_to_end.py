@@ -96,17 +96,16 @@ class Bench:
         if self.source is None or self.source.rows != rows:
             self.let_go()
             if cell.input == PARQUET:
-                self.source = Files(self.session, rows, self.options.parquet_dir)
+                where, keep = self.options.parquet_dir, self.options.keep_files
+                self.source = Files(self.session, rows, where, keep)
             else:
                 self.source = Persisted(self.session, rows)
         key = next(label for label, groups in keys if groups == cell.groups)
         return Question(QUERIES[cell.query], key, cell.groups, self.source)
 
     def let_go(self) -> None:
-        """Close the input; files are deleted unless they are to be kept."""
-        if isinstance(self.source, Files) and not self.options.keep_files:
-            self.source.remove()
-        elif isinstance(self.source, Persisted):
+        """Close the input."""
+        if self.source is not None:
             self.source.close()
         self.source = None
 
@@ -165,18 +164,13 @@ def attempt(bench: Bench, arm: Any, record: dict[str, Any], right: Any) -> clust
 
 def search(bench: Bench, question: Question, record: dict[str, Any]) -> DaskArm:
     """Stock Dask with the best of the candidates for its tuning."""
-    tuning: dict[str, Any] | None = None
-    try:
-        tuning, record["candidates"] = tuned(question, bench.limit)
-    except cluster.Stopped as stopped:
-        record["stopped"] = str(stopped)
+    tuning, record["candidates"] = tuned(question, bench.limit)
+    if tuning is None:
+        record["error"] = "no candidate finished"
     else:
-        if tuning is None:
-            record["error"] = "no candidate finished"
-        else:
-            record["tuning"] = tuning
-            best = next(c for c in record["candidates"] if tuning.items() <= c.items())
-            record["first_ms"] = best["times_ms"][0]
+        record["tuning"] = tuning
+        best = next(c for c in record["candidates"] if tuning.items() <= c.items())
+        record["first_ms"] = best["times_ms"][0]
     return DaskArm(question, TUNED, tuning or {})
 
 
@@ -341,8 +335,12 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--engine", choices=(DEVICE, HOST), default=DEVICE)
     parser.add_argument("--cells", default="*", help="patterns of names, by commas; see --list")
     parser.add_argument("--arms", type=list_of(ARMS), default=usual, help=f"of {', '.join(ARMS)}")
-    parser.add_argument("--rows", type=float, default=1e9, help="persisted, in all partitions")
-    parser.add_argument("--parquet-rows", type=float, default=4e8, help="in all files together")
+    parser.add_argument(
+        "--rows", type=machine.number, default=10**9, help="persisted, in all partitions"
+    )
+    parser.add_argument(
+        "--parquet-rows", type=machine.number, default=4 * 10**8, help="in all files"
+    )
     parser.add_argument("--groups", default="1e3,1e6,5e7", help="numbers, by commas")
     parser.add_argument("--partitions", default="32,1024", help="persisted: numbers, by commas")
     parser.add_argument("--files", type=int, default=32, help="how many Parquet files")
@@ -362,9 +360,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if options.quick:
         vars(options).update(QUICK)
-    options.rows, options.parquet_rows = int(options.rows), int(options.parquet_rows)
-    options.groups = [int(float(text)) for text in options.groups.split(",")]
-    options.partitions = [int(float(text)) for text in options.partitions.split(",")]
+    for name in ("groups", "partitions"):
+        numbers = list(map(machine.number, getattr(options, name).split(",")))
+        setattr(options, name, numbers)
     if options.out is None:
         options.out = TRIAL if options.quick or options.engine == HOST else OUT
     patterns = options.cells.split(",")

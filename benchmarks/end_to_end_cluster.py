@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import math
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -122,43 +121,37 @@ def probes(groups: int) -> list[int]:
 
 
 def seen_in(indices: Sequence[int], rows: Rows, key: str) -> dict[str, Any]:
-    """Contribution of some partitions to the expected answer.
+    """Contribution of some partitions to the expected answer: totals as :func:`summary` has them.
 
-    ``seen`` has a bit for each key; ``v_sum``, ``v_min``, ``v_max`` and ``w_sum`` are of each
-    partition; ``rows`` are those of the probed keys, for pandas.
+    ``seen`` has a bit for each key, and ``rows`` are those of the probed keys, for pandas.
     """
     (xp, _), groups = libraries(rows.engine), dict(rows.keys)[key]
-    seen = xp.zeros(groups, dtype=bool)
-    found: dict[str, list[Any]] = {"v_sum": [], "v_min": [], "v_max": [], "w_sum": [], "rows": []}
+    seen, totals, probed = xp.zeros(groups, dtype=bool), [], []
     for index in indices:
         frame = rows.draw(index)
         seen[frame[key].values] = True
         of_probes = frame[frame[key].isin(probes(groups))][[key, "v", "w"]]
-        found["rows"].append(of_probes if rows.engine == HOST else of_probes.to_pandas())
-        for function in ("sum", "min", "max"):
-            found[f"v_{function}"].append(float(getattr(frame["v"], function)()))
-        found["w_sum"].append(float(frame["w"].astype("float64").sum()))
+        probed.append(of_probes if rows.engine == HOST else of_probes.to_pandas())
+        part = {f"v_{name}": float(getattr(frame["v"], name)()) for name in ("sum", "min", "max")}
+        part |= {"v_count": len(frame), "w_sum": float(frame["w"].astype("float64").sum())}
+        totals.append({"groups": 0, "probes": {}} | part)
     packed = xp.packbits(seen)
-    return found | {"seen": packed if rows.engine == HOST else packed.get()}
+    packed = packed if rows.engine == HOST else packed.get()
+    return {"seen": packed, "totals": together(totals), "rows": pd.concat(probed)}
 
 
-def expected(found: Iterable[Mapping[str, Any]], rows: Rows, key: str) -> dict[str, Any]:
+def expected(found: Iterable[Mapping[str, Any]], key: str) -> dict[str, Any]:
     """The expected answer in the form of :func:`summary`, with the probed groups of all queries."""
     parts = list(found)
     seen = np.bitwise_or.reduce([part["seen"] for part in parts])
-    probed = pd.concat([frame for part in parts for frame in part["rows"]])
+    probed = pd.concat([part["rows"] for part in parts])
     answers = pd.DataFrame(index=sorted(probed[key].unique()))
     for query in QUERIES.values():
         for column, function in query.aggregations:
             values = probed.groupby(key)[column]
             answers[f"{column}_{function}"] = values.agg(function).astype("float64")
-    return {
+    return together(part["totals"] for part in parts) | {
         "groups": int(np.bitwise_count(seen).sum()),
-        "v_sum": math.fsum(value for part in parts for value in part["v_sum"]),
-        "v_min": min(value for part in parts for value in part["v_min"]),
-        "v_max": max(value for part in parts for value in part["v_max"]),
-        "v_count": rows.rows,
-        "w_sum": math.fsum(value for part in parts for value in part["w_sum"]),
         "probes": {int(k): row for k, row in answers.to_dict("index").items()},
     }
 
@@ -384,7 +377,7 @@ class Session:
         step = max(1, rows.partitions // (4 * self.workers))
         chunks = [range(rows.partitions)[i : i + step] for i in range(0, rows.partitions, step)]
         calls = [self.client.submit(seen_in, chunk, rows, key, pure=False) for chunk in chunks]
-        return expected(self.client.gather(calls), rows, key)
+        return expected(self.client.gather(calls), key)
 
 
 class Persisted:
@@ -428,8 +421,8 @@ class Files:
     Files that are there already, whole, are used.
     """
 
-    def __init__(self, session: Session, rows: Rows, below: Path) -> None:
-        self.session, self.rows = session, rows
+    def __init__(self, session: Session, rows: Rows, below: Path, keep: bool = False) -> None:
+        self.session, self.rows, self.keep = session, rows, keep
         groups = "-".join(str(count) for _, count in rows.keys)
         name = f"dask-gpuagg-{rows.engine}-{rows.rows}-{rows.partitions}-{groups}"
         self.folder = below.absolute() / name
@@ -452,9 +445,10 @@ class Files:
     def ready(self) -> None:
         """Reading is timed."""
 
-    def remove(self) -> None:
-        """Delete the folder."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def close(self) -> None:
+        """Delete the folder unless it is to be kept."""
+        if not self.keep:
+            shutil.rmtree(self.folder)
 
 
 def timed(

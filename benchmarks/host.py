@@ -126,7 +126,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         **machine.provenance(options.commit),
         "arms": list(options.arms),
         "data": {
-            "name": parameters.name,
             **dataclasses.asdict(parameters),
             "seed": datagen.SEED,
             "partitions": options.partitions,

@@ -37,6 +37,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from benchmarks import machine
 from benchmarks.choice import as_grouped, expected, judge, query_fields
 from benchmarks.gpu import (
     aggregator_of,
@@ -62,7 +63,6 @@ from benchmarks.kernel_inputs import (
     key_labels,
     value_columns,
 )
-from benchmarks.machine import arguments
 from benchmarks.report import write
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.choice import choose
@@ -464,10 +464,10 @@ def shown(record: Record) -> Record:
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options."""
-    parser = arguments("kernels", __doc__, Path("."), "folder of the results files")
+    parser = machine.arguments("kernels", __doc__, Path("."), "folder of the results files")
     parser.add_argument("--parts", default=",".join(PARTS), help="by commas; default: all")
     parser.add_argument("--cells", nargs="+", default=["*"], help="patterns of names; see --list")
-    parser.add_argument("--rows", type=lambda text: int(float(text)), help="other than the part's")
+    parser.add_argument("--rows", type=machine.number, help="other than the part's")
     parser.add_argument("--repeats", type=int, help="other than the part's")
     parser.add_argument("--kernels", type=lambda text: text.split(","), help="that are forced")
     parser.add_argument("--limit", type=float, default=100.0, help="ms expected of a forced kernel")

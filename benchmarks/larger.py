@@ -40,6 +40,7 @@ from dask.tokenize import normalize_token, tokenize
 import dask_gpuagg
 from benchmarks import machine
 from benchmarks.gpu import at_most, resource, timed
+from benchmarks.machine import number
 from benchmarks.report import write
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.planning.chunks import READERS_OF_A_TASK
@@ -376,11 +377,6 @@ def run(args: argparse.Namespace, note: Callable[[dict[str, Any]], None]) -> Non
             if isinstance(seconds, list):
                 ratios[name] = warm(seconds) / warm(cells[1]["seconds"])
             note(cells[1])
-
-
-def number(text: str) -> int:
-    """A whole number, as 1e9 too."""
-    return int(float(text))
 
 
 def main() -> None:

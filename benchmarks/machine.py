@@ -47,6 +47,11 @@ def arguments(
     return parser
 
 
+def number(text: str) -> int:
+    """A whole number, as 1e9 too: the type of an option."""
+    return int(float(text))
+
+
 def in_a_process(call: Callable[..., Any], *arguments: Any, limit: float | None = None) -> Any:
     """Call a function in a fresh process, and return its result or why there is none, as text."""
     context = multiprocessing.get_context("spawn")

@@ -295,7 +295,7 @@ def main() -> None:
     parser = machine.arguments("pipelines", __doc__)
     parser.add_argument("--engine", choices=(HOST, DEVICE), default=HOST)
     parser.add_argument("--group-bys", action="store_true", help="alone, on the host")
-    parser.add_argument("--rows", type=float, help="in all partitions or files together")
+    parser.add_argument("--rows", type=machine.number, help="in all partitions or files together")
     parser.add_argument("--partitions", type=int, help="or files")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
@@ -306,12 +306,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.set_defaults(gpus=[])
     options = parser.parse_args()
-    rows, partitions = (1e7, 8) if options.engine == HOST else (8e8, 32)
+    rows, partitions = (10**7, 8) if options.engine == HOST else (8 * 10**8, 32)
     queries: tuple[Pipeline, ...] = PIPELINES
     out = OUT[options.engine]
     if options.group_bys:
-        rows, partitions, queries, out = 2e7, 16, GROUP_BYS, GROUP_BYS_OUT
-    options.rows, options.partitions = int(options.rows or rows), options.partitions or partitions
+        rows, partitions, queries, out = 2 * 10**7, 16, GROUP_BYS, GROUP_BYS_OUT
+    options.rows, options.partitions = options.rows or rows, options.partitions or partitions
     out, names = options.out or out, (options.queries or "").split(",")
     chosen = [query for query in queries if not options.queries or query.name in names]
     results: dict[str, Any] = machine.provenance(options.commit) | {

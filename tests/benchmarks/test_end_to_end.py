@@ -44,7 +44,7 @@ def drawn() -> pd.DataFrame:
 def test_what_pandas_answers_is_right(key: str, query: Any):
     rows = drawn()
     assert len(rows) == ROWS.rows
-    right = expected([seen_in([0], ROWS, key), seen_in([1, 2], ROWS, key)], ROWS, key)
+    right = expected([seen_in([0], ROWS, key), seen_in([1, 2], ROWS, key)], key)
     assert right["groups"] == rows[key].nunique()
     wanted = probes(dict(ROWS.keys)[key])
     answer = query.build(rows, key)
@@ -66,7 +66,7 @@ def test_what_pandas_answers_is_right(key: str, query: Any):
     ],
 )
 def test_wrong_values_are_told(column: str, change: Any, problem: str):
-    right = expected([seen_in([0, 1, 2], ROWS, "k")], ROWS, "k")
+    right = expected([seen_in([0, 1, 2], ROWS, "k")], "k")
     query = QUERIES["five"]
     answer = query.build(drawn(), "k")
     label = ("w" if column == "mean" else "v", column)
