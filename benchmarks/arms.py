@@ -22,6 +22,7 @@ from typing import Any
 
 import dask
 
+from benchmarks import machine
 from benchmarks.compare import compare
 from benchmarks.queries import Query
 
@@ -254,6 +255,18 @@ def measure(
 
 
 # ---- what the command lines have in common -------------------------------------------------------
+
+
+def results_of(options: argparse.Namespace, data: dict[str, Any]) -> dict[str, Any]:
+    """A results file without queries."""
+    return {
+        "schema": 1,
+        **machine.provenance(options.commit),
+        "arms": list(options.arms),
+        "data": data,
+        "repeats": options.repeats,
+        "schedulers": {},
+    }
 
 
 def list_of(allowed: Sequence[str]) -> Callable[[str], tuple[str, ...]]:

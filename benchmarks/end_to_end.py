@@ -245,8 +245,9 @@ def line(entry: dict[str, Any]) -> str:
     said = [f"{entry['name']} {entry['workers']} worker(s) {entry['protocol']}"]
     said += [entry["error"]] if "error" in entry else []
     for name, arm in entry["arms"].items():
-        fields = {label: arm.get(label) for label in ("median_ms", "first_ms", "stopped", "error")}
-        shown = [f"{label} {value}" for label, value in fields.items() if value is not None]
+        times = {label: arm.get(label) for label in ("median_ms", "first_ms")}
+        shown = [f"{label} {ms:,.1f}" for label, ms in times.items() if ms is not None]
+        shown += [arm[label] for label in ("stopped", "error") if label in arm]
         said.append(" ".join([name, *shown, *arm.get("answer", {}).get("problems", [])]))
     return " | ".join(said)
 

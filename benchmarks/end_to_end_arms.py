@@ -27,6 +27,7 @@ from benchmarks.end_to_end_cluster import (
     timed,
     without_frames,
 )
+from benchmarks.gpu import aggregator_of
 
 DEFAULT, TUNED, OURS, EXACT = "stock-default", "stock-tuned", "ours", "ours-exact"
 FLOOR = "floor"
@@ -68,18 +69,18 @@ class DaskArm:
         asked = self.question
         return asked.query.build(asked.source.frame(), asked.key, **self.tuning)
 
-    def switched(self) -> contextlib.AbstractContextManager[Any]:
+    @contextlib.contextmanager
+    def switched(self) -> Iterator[None]:
         """The plugin on or off; what it does not run is an error, and not stock Dask's time."""
         if self.name not in (OURS, EXACT):
-            return contextlib.nullcontext()
+            yield
+            return
         import dask_gpuagg
 
         settings: dict[str, Any] = {"gpuagg.fallback": "raise", "gpuagg.compile": "wait"}
         settings |= {"gpuagg.deterministic": self.name == EXACT}
-        stack = contextlib.ExitStack()
-        stack.enter_context(dask.config.set(settings))
-        stack.enter_context(dask_gpuagg.enabled())
-        return stack
+        with dask.config.set(settings), dask_gpuagg.enabled():
+            yield
 
     def run(self, limit: float, look: bool) -> Run:
         """One run, from a cluster at rest to a cluster at rest."""
@@ -251,19 +252,13 @@ def group(parts: Sequence[Any], query: Query, key: str, engine: str) -> dict[str
     if engine == DEVICE and {function for _, function in query.aggregations} <= kernels:
         import cudf
 
-        from dask_gpuagg.engines.device.aggregator import Aggregator
-
         columns = [key, *query.values]
         table = cudf.concat([part[columns] for part in parts], ignore_index=True)
         column = {label: table[label].to_pylibcudf()[0] for label in columns}
-
-        def kernel() -> Any:
-            aggregator = Aggregator([column[key]], False)
-            for label, function in query.aggregations:
-                getattr(aggregator, function)(column[label])
-            return aggregator.run(key_labels=(key,))
-
-        found["kernels"] = median_seconds(kernel, engine)
+        pairs = [(column[label], [function]) for label, function in query.aggregations]
+        found["kernels"] = median_seconds(
+            lambda: aggregator_of([column[key]], pairs).run(key_labels=(key,)), engine
+        )
     return found
 
 

@@ -121,18 +121,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     parameters = datagen.Parameters(options.rows, options.groups)
     arms.prepare(options.arms)
     folder = datagen.write_parquet(parameters, options.partitions, options.data)
-    results: dict[str, Any] = {
-        "schema": 1,
-        **machine.provenance(options.commit),
-        "arms": list(options.arms),
-        "data": {
-            **dataclasses.asdict(parameters),
-            "seed": datagen.SEED,
-            "partitions": options.partitions,
-        },
-        "repeats": options.repeats,
-        "schedulers": {},
-    }
+    data = {**dataclasses.asdict(parameters), "partitions": options.partitions}
+    results = arms.results_of(options, data)
     for scheduler in options.schedulers:
         with SESSIONS[scheduler](options, folder) as (title, frame, memory):
             queries: dict[str, Any] = {}

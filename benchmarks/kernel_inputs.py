@@ -186,14 +186,8 @@ def _uuids(groups: int, rows: int, rng: Any) -> Columns:
 
 
 def _text_and(dtype: str, texts: int, width: int, others: int, rows: int, rng: Any) -> Columns:
-    import cudf
-    import cupy as cp
-
-    names = cudf.Series(cp.arange(texts)).astype("str").str.zfill(width)
-    return {
-        "k0": _choice_of(names, rows, rng),
-        "k1": rng.integers(0, others, rows, dtype="int64").astype(dtype),
-    }
+    names = partial(grouped, f"str{width}", texts, 0.0)
+    return _beside(names, partial(_uniform, (dtype,), (others,)), rows, rng)
 
 
 def _of_texts(kind: str, groups: int, zipf: float, rows: int, rng: Any) -> Columns:

@@ -168,27 +168,20 @@ def session(options: argparse.Namespace, folder: Path) -> Iterator[Tables]:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the benchmark and return its results, written to ``options.out`` after every query."""
     arms.prepare(options.arms)
+    on_gpu = options.engine == DEVICE
     measured: dict[str, Any] = {}
     title = f"threads: {options.threads} threads in one process, reading included"
-    if options.engine == DEVICE:
+    if on_gpu:
         title = "one worker on one GPU, shuffles by tasks, reading included"
-    results: dict[str, Any] = {
-        "schema": 1,
-        **machine.provenance(options.commit),
-        "arms": list(options.arms),
-        "data": {
-            "name": f"TPC-H SF {options.scale:g}, lineitem of about",
-            "scale": options.scale,
-            "rows": int(LINES * options.scale),
-            "partitions": options.parts,
-            "decimals": options.decimals,
-        },
-        "repeats": options.repeats,
-        "schedulers": {
-            "gpu" if options.engine == DEVICE else "threads": {"title": title, "queries": measured}
-        },
+    data = {
+        "scale": options.scale,
+        "rows": int(LINES * options.scale),
+        "partitions": options.parts,
+        "decimals": options.decimals,
     }
-    on_gpu = options.engine == DEVICE
+    results = arms.results_of(options, data)
+    scheduler = {"title": title, "queries": measured}
+    results["schedulers"]["gpu" if on_gpu else "threads"] = scheduler
     folder = write_parquet(options.scale, options.parts, options.data, plain=on_gpu)
     peers = tpch_polars.queries(folder) if on_gpu and tpch_polars.is_installed() else {}
     with session(options, folder) as tables:
