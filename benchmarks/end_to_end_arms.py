@@ -121,41 +121,35 @@ def tuned(
     """
     seen: list[dict[str, Any]] = []
     known: dict[str, dict[str, Any]] = {}
-    # one output of many groups takes longest: last, it is stopped soonest
-    order = CANDIDATES if question.groups < MANY else CANDIDATES[::-1]
-    for tuning in order:
-        entry: dict[str, Any] = {**tuning, "times_ms": []}
-        seen.append(entry)
-        arm = DaskArm(question, TUNED, dict(tuning))
+
+    def attempt(entry: dict[str, Any]) -> None:
+        arm = DaskArm(question, TUNED, tuning_of(entry))
         try:
             name = arm.build().optimize(fuse=True).expr._name
-            if name in known:
-                entry["same_as"] = {label: known[name][label] for label in tuning}
-                continue
-            known[name] = entry
-            _again(arm, entry, seen, limit)
+            if known.setdefault(name, entry) is not entry:
+                entry["same_as"] = tuning_of(known[name])
+                return
+            least = min((ms for e in seen for ms in e["times_ms"]), default=float("inf"))
+            done = arm.run(min(limit(), 2 * least / 1e3 + 1), False)
+            entry["times_ms"].append(done.seconds * 1e3)
         except Exception as error:
             entry["error"] = message_of(error)
+
+    # one output of many groups takes longest: last, it is stopped soonest
+    for tuning in CANDIDATES if question.groups < MANY else CANDIDATES[::-1]:
+        seen.append({**tuning, "times_ms": []})
+        attempt(seen[-1])
     finished = sorted((e for e in seen if e["times_ms"]), key=lambda e: e["times_ms"][0])
     for entry in finished[:2]:
-        try:
-            tuning = {label: entry[label] for label in ("split_out", "shuffle_method")}
-            _again(DaskArm(question, TUNED, tuning), entry, seen, limit)
-        except Exception as error:
-            entry["error"] = message_of(error)
+        attempt(entry)
     finished = [entry for entry in finished if "error" not in entry]
-    if not finished:
-        return None, seen
-    best = min(finished, key=lambda entry: min(entry["times_ms"]))
-    return {label: best[label] for label in ("split_out", "shuffle_method")}, seen
+    best = min(finished, key=lambda entry: min(entry["times_ms"]), default=None)
+    return best and tuning_of(best), seen
 
 
-def _again(
-    arm: DaskArm, entry: dict[str, Any], seen: list[dict[str, Any]], limit: Callable[[], float]
-) -> None:
-    least = min((ms for e in seen for ms in e["times_ms"]), default=float("inf"))
-    done = arm.run(min(limit(), 2 * least / 1e3 + 1), False)
-    entry["times_ms"].append(done.seconds * 1e3)
+def tuning_of(entry: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of a candidate."""
+    return {label: entry[label] for label in ("split_out", "shuffle_method")}
 
 
 # ---- the floor: what takes no less, whoever plans the query --------------------------------------

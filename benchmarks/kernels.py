@@ -243,13 +243,9 @@ def kernels_arms(frame: Any, cell: Cell) -> Arms:
         with forgotten():
             return calls["ours"]()
 
-    return {
-        "ours": calls["ours"],
-        "ours frame": calls["ours frame"],
-        "ours first": first,
-        "cudf columns": calls["cudf"],
-        "cudf frame": lambda: frame.groupby("k0").agg(spec),
-    }
+    calls["ours first"], calls["cudf columns"] = first, calls.pop("cudf")
+    calls["cudf frame"] = lambda: frame.groupby("k0").agg(spec)
+    return calls
 
 
 def frame_arms(frame: Any, cell: Cell) -> Arms:

@@ -39,7 +39,7 @@ from dask.tokenize import normalize_token, tokenize
 
 import dask_gpuagg
 from benchmarks import machine
-from benchmarks.gpu import at_most, resource, timed
+from benchmarks.gpu import at_most, report_head, resource, timed
 from benchmarks.machine import number
 from benchmarks.report import write
 from dask_gpuagg.frontend import logical
@@ -399,8 +399,6 @@ def main() -> None:
     )
     args = parser.parse_args()
     dask.config.set(SETTINGS)
-    from benchmarks.gpu import report_head
-
     link = bandwidth()
     print(f"link: {link / 1e9:.1f} GB/s from pinned memory", flush=True)
     head = report_head(args.commit) | {"link": link, "row_bytes": ROW_BYTES}
