@@ -201,9 +201,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 def peer_of(call: Callable[[], Any], repeats: int) -> dict[str, Any]:
     """Seconds of a query by Polars' GPU engine."""
     (timed,) = arms.rounds(("",), lambda _: arms.timed(call), 1 + repeats, lambda: False)
-    cold, warm = timed.wall[:1], timed.wall[1:]
-    median = statistics.median(warm) if warm else None
-    return {"cold": cold, "warm": warm, "median": median, "error": timed.error}
+    assert timed.error is None, timed.error
+    cold, *warm = timed.wall
+    return {"cold": cold, "warm": warm, "median": statistics.median(warm)}
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
