@@ -9,7 +9,7 @@
 #   make lint         checks only
 #   make docs         documentation, into docs/_build/html
 #   make dist         source archive and wheel, into dist/
-#   make cubins       machine code of common queries for that wheel; WARM_ARGS=--all: of many groups too
+#   make cubins       machine code of common queries for that wheel: half an hour on two cores
 #   make warm         compile the kernels of common queries: WARM_ARGS="--architecture sm_90"
 #   make sanitize     every kernel under compute-sanitizer: needs a GPU, cuDF and the CUDA toolkit
 #   make bench        plugin against stock Dask, by benchmarks/host.py
@@ -89,7 +89,7 @@ docs: $(VENV)/.stamp-docs
 # a release has them; `make dist` puts them into the wheel
 cubins: $(VENV)/.stamp-test
 	rm -rf dask_gpuagg/cubins
-	$(BIN)/python -m dask_gpuagg warm --pack dask_gpuagg/cubins \
+	$(BIN)/python -m dask_gpuagg warm --all --pack dask_gpuagg/cubins \
 		--architecture sm_80 --architecture sm_90 --architecture sm_100 $(WARM_ARGS)
 
 # the wheel is made of the checkout; tests/test_wheel.py makes it of the source archive too

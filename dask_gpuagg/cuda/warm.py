@@ -151,7 +151,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--all",
         action="store_true",
-        help="also the kernels for many groups, which takes much longer",
+        help="also the kernels for many groups, which takes several times longer",
     )
     parser.add_argument(
         "--pack",
@@ -184,14 +184,11 @@ def main(arguments: Sequence[str]) -> int:
     return status
 
 
-def warm(architecture: str, everything: bool = False) -> int:
-    """Compile what is not in the cache, and print what was done; 1 if a unit failed.
-
-    Kernels for many groups are compiled where ``everything`` is.
-    """
+def warm(architecture: str, many_groups: bool = False) -> int:
+    """Compile what is not in the cache, and print what was done; 1 if a unit failed."""
     failures = 0
     started = time.perf_counter()
-    for name, units in work(everything).items():
+    for name, units in work(many_groups).items():
         begun = time.perf_counter()
         missing = [unit for unit in units if cached(unit, architecture) is None]
         failed = []
@@ -212,23 +209,25 @@ def warm(architecture: str, everything: bool = False) -> int:
     return min(failures, 1)
 
 
-def work(everything: bool) -> dict[str, list[TranslationUnit]]:
+def work(many_groups: bool) -> dict[str, list[TranslationUnit]]:
     """The translation units to compile, by what they are for."""
-    units = {f"by {keys}": units_of(keys, everything) for keys in KEYS}
-    return units | {"sorting and selecting": [sorting(), selecting("f64")]}
+    few = {f"by {keys}": units_of(keys) for keys in KEYS}
+    units = few | {"sorting and selecting": [sorting(), selecting("f64")]}
+    if many_groups:
+        for keys in KEYS:
+            these = few[f"by {keys}"]
+            units[f"many groups by {keys}"] = [u for u in units_of(keys, True) if u not in these]
+    return units
 
 
-def units_of(keys: str, everything: bool) -> list[TranslationUnit]:
+def units_of(keys: str, many_groups: bool = False) -> list[TranslationUnit]:
     """The different translation units of the common queries by a key."""
     sources: dict[tuple[str, ...], TranslationUnit] = {}
     for requested, of_rows in common(keys):
-        queries = []
         for query in representations_of(requested):
-            likely = first_units(query.units, of_rows, everything)
+            units = first_units(query.units, of_rows, many_groups)
             if not query.outputs:
-                likely += tuple(unit for unit in _NUMBERING if unit in query.units)
-            queries.append((query, query.units if everything else likely))
-        for query, units in queries:
+                units += tuple(unit for unit in _NUMBERING if unit in query.units)
             for source in map(query.source, units):
                 sources.setdefault((source.source, *source.kernels.values()), source)
     return list(sources.values())

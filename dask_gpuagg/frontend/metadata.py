@@ -117,6 +117,7 @@ def matrix_meta(groupby: Any, labels: Sequence[Hashable]) -> Any:
     """The empty result of ``cov`` and ``corr`` of columns."""
     frame, by = _made_up(groupby)
     zeros = pd.DataFrame(0.0, index=frame.index, columns=list(labels))
+    zeros.columns.names = frame.columns.names
     result = zeros.groupby(by, observed=True).cov(ddof=0).iloc[:0]
     return _as_input(groupby.obj._meta, result, [Requested(c, "mean", c) for c in labels])
 

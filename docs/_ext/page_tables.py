@@ -432,10 +432,12 @@ def two_gpus() -> str:
         if cell["workers"] != 2:
             continue
         row = [cell["input"], cell["query"], f"{cell['groups']:,}"]
-        for arm in ("stock-tuned", "ours", "floor"):
+        # the kernels' floor of persisted rows: libcudf may have served it while ours were compiled
+        reads = cell["input"] == "parquet"
+        for arm in ("stock-tuned", "ours", *(["floor"] if reads else [])):
             one, two = (medians[cell["name"], gpus, arm] for gpus in (1, 2))
             row.append(f"{one:,.0f}, {two:,.0f}: {two / one:.2f}")
-        rows.append(row)
+        rows.append(row if reads else [*row, ""])
     return markdown(["rows", "query", "groups", "stock, tuned", "ours", "floor"], rows)
 
 

@@ -22,7 +22,7 @@ WRONG = TranslationUnit("__global__ void f() { no_such_thing(); }\n", {})
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little to compile."""
-    monkeypatch.setattr(warm, "work", lambda everything: {"by int64": [TINY]})
+    monkeypatch.setattr(warm, "work", lambda many_groups: {"by int64": [TINY]})
 
 
 def entries(cache: Path) -> list[Path]:
@@ -53,7 +53,7 @@ def test_several_architectures(small: None, cache: Path) -> None:
 def test_a_unit_that_fails_is_told(
     small: None, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm, "work", lambda everything: {"by int64": [WRONG, TINY]})
+    monkeypatch.setattr(warm, "work", lambda many_groups: {"by int64": [WRONG, TINY]})
     assert warm.main(["--architecture", "sm_90"]) == 1
     said = capsys.readouterr()
     assert "no_such_thing" in said.err
@@ -91,8 +91,8 @@ def test_queries_are_those_of_the_specialisations() -> None:
 
 
 @pytest.mark.parametrize("key", warm.KEYS)
-def test_all_units_are_more_and_none_comes_twice(key: str) -> None:
-    few, every = ([*warm.units_of(key, everything)] for everything in (False, True))
+def test_units_of_many_groups_are_more_and_none_comes_twice(key: str) -> None:
+    few, every = (warm.units_of(key, many_groups) for many_groups in (False, True))
     for units in (few, every):
         texts = {(unit.source, *unit.kernels) for unit in units}
         assert len(texts) == len(units)

@@ -137,6 +137,15 @@ def test_chosen_columns_come_as_they_were_chosen(query: Query) -> None:
         pd.testing.assert_series_equal(result, expected.sort_index(), check_names=False)
 
 
+@pytest.mark.parametrize("name", ["cov", "corr"])
+def test_matrices_keep_the_name_of_the_columns_index(name: str) -> None:
+    data = frame()[["k", "i", "x"]].rename_axis(columns="c")
+    lazy = getattr(dd.from_pandas(data, npartitions=2).groupby("k"), name)()
+    result, expected = lazy.compute(), getattr(data.groupby("k"), name)()
+    assert lazy.columns.name == "c"
+    pd.testing.assert_frame_equal(result.sort_index(), expected.sort_index())
+
+
 def test_values_of_the_key_itself_are_counted() -> None:
     data = frame()
     result = dd.from_pandas(data, npartitions=3).groupby("k").k.value_counts().compute()

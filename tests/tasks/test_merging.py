@@ -310,6 +310,24 @@ def test_a_large_table_is_divided_by_slices_of_its_rows(
             assert piece["groups"]["k0"].is_monotonic_increasing
 
 
+@pytest.mark.parametrize("tables", [1, 2])
+def test_an_owned_table_leaves_once(tables: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces, where it is the only one: all of it would come back at once."""
+    plan, partial = distinct_groups(4_000, ["k"])
+    real, left = memory.Spilled.of, []
+
+    def spilled(table: Any) -> Any:
+        left.append(len(table["groups"]))
+        return real(table)
+
+    monkeypatch.setattr(memory.Spilled, "of", spilled)
+    owned = [dict(partial) for _ in range(tables)]
+    pieces = by_parts.parts_on_host(host, owned, plan, 16, owned=True)
+    assert owned == [{}] * tables
+    assert sum(left) == 4_000 * (1 if tables == 1 else 2 * tables)
+    assert sum(len(piece["groups"]) for bring in pieces for piece in bring()) == tables * 4_000
+
+
 @pytest.mark.parametrize("outputs", [3, 16, 100])
 @pytest.mark.parametrize("keys", [["k"], ["k", "t"]])
 def test_groups_of_one_output_are_divided_into_even_parts(outputs: int, keys: list[str]) -> None:

@@ -111,7 +111,7 @@ def parts_on_host(
 ) -> list[Callable[[], list[Partial]]]:
     """For each part a call that brings its pieces back, in the order of the partials.
 
-    Partials that are ``owned`` are emptied: they all leave before the first is divided. Few are
+    Partials that are ``owned`` are emptied: several all leave before the first is divided. Few are
     divided by slices of their rows: to divide a table takes several times its memory.
     """
     spilled: list[list[Spilled[Partial]]] = [[] for _ in range(parts)]
@@ -119,8 +119,10 @@ def parts_on_host(
     if owned:
         bring_back = []
         for table in tables:
-            bring_back.append(Spilled.of(dict(table)).restored)
+            own = [dict(table)]
             table.clear()
+            # the only one would come back at once
+            bring_back.append(own.pop if len(tables) == 1 else Spilled.of(own.pop()).restored)
     for bring_table in bring_back:
         for rows in _slices(bring_table(), -(-parts // len(bring_back))):
             for of_part, piece in zip(spilled, engine.split(rows, plan, parts, True), strict=True):
