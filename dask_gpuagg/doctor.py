@@ -24,7 +24,7 @@ from dask_gpuagg.settings import BadSetting, settings
 OK, NONE, PROBLEM = "ok", "none", "problem"
 _OLDEST_PYTHON = (3, 11)
 # packages that the host engine needs
-_NEEDED = ("pandas", "numpy", "pyarrow", "numba")
+_NEEDED = ("pandas", "numpy", "pyarrow", "numba", "distributed")
 # modules of RAPIDS; packages have the CUDA version in their names
 _RAPIDS = ("cudf", "dask-cudf", "dask-cuda", "rmm")
 
@@ -132,8 +132,6 @@ def _versions() -> Iterable[Check]:
     yield _judged("Python", text, advice, sys.version_info[:2] < _OLDEST_PYTHON)
     for name in _NEEDED:
         yield _needed(name, _version(name), f"install {name}")
-    version = _version("distributed")
-    yield Check("distributed", OK if version else NONE, version or "not installed")
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         advice = "unset NUMBA_DISABLE_JIT: the compiled loops are several times as fast"
         yield Check("NUMBA_DISABLE_JIT", PROBLEM, "is set: pandas does all work", advice)

@@ -27,9 +27,6 @@ from dask_gpuagg.engines.host.grouping import group, is_dictionary, lists_of
 from dask_gpuagg.engines.host.stacking import MANY_COLUMNS, States, join
 from dask_gpuagg.plan import Output, Plan
 
-# pandas' own text is objects before release 3
-_HAS_TEXT = int(pd.__version__.partition(".")[0]) >= 3
-
 Floats = npt.NDArray[np.float64]
 Parameters = dict[str, Any]
 
@@ -298,7 +295,7 @@ def _nunique(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any
 
 
 def _unique(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
-    if isinstance(values.dtype, pd.StringDtype) and _HAS_TEXT:
+    if isinstance(values.dtype, pd.StringDtype):
         # Dask makes text Arrow's, whose nulls are NA; pandas' own text has NaN
         values = values.astype("str")
     # pandas gives no groups the dtype of the values
