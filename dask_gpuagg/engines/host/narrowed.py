@@ -13,7 +13,7 @@ import pandas as pd
 from dask_gpuagg.aggregations import Kind
 from dask_gpuagg.engines.host import compiled
 from dask_gpuagg.engines.host.grouping import Groups, group
-from dask_gpuagg.engines.host.stacking import keys_of, stack, stack_series
+from dask_gpuagg.engines.host.stacking import keys_of, places_among, stack
 from dask_gpuagg.narrowing import (
     ERRORS,
     SPARE,
@@ -134,7 +134,7 @@ def count(
     """Count rows by the sides of their group's brackets, and keep those inside."""
     groups = group(keys, plan.dropna and not plan.drops_late)
     table = _key_table(groups)
-    places = _places(table, brackets.keys)
+    places = places_among(table, brackets.keys)
     counts, inside = [], []
     for target, ends in zip(targets(plan), brackets.ends, strict=True):
         values, codes = _plain(columns[target.column], groups, ends[0].dtype)
@@ -155,16 +155,6 @@ def _plain(column: pd.Series, groups: Groups, dtype: np.dtype[Any]) -> tuple[Arr
         return array.to_numpy(), groups.codes
     valid = ~np.asarray(array.isna())
     return array[valid].to_numpy(dtype), groups.codes[valid]
-
-
-def _places(table: pd.DataFrame, among: pd.DataFrame) -> Array:
-    """The row of each group of a table among others, -1 for none."""
-    pairs = zip(keys_of(among), keys_of(table), strict=True)
-    together = group([stack_series(pair) for pair in pairs], dropna=False)
-    of_other, of_group = np.split(together.codes, [len(among)])
-    places: Array = np.full(together.n, -1)
-    places[of_other] = np.arange(len(among))
-    return np.asarray(places[of_group])
 
 
 def _ends_of(places: Array, ends: tuple[Array, Array], others: bool) -> tuple[Array, Array]:
@@ -218,7 +208,7 @@ class _Together:
         self._codes = np.split(groups.codes, rows)
         self._counted = counted
         self._brackets = brackets
-        self._places = _places(self.keys, brackets.keys)
+        self._places = places_among(self.keys, brackets.keys)
 
     def ends(self, target: int) -> tuple[Array, Array]:
         """The ends of each group's bracket."""
@@ -279,7 +269,7 @@ def picked(
     """
     first = _Together(counted, brackets)
     second = None if wider is None else _Together(again, wider)
-    place = None if second is None else _places(first.keys, second.keys)
+    place = None if second is None else places_among(first.keys, second.keys)
     statistics: dict[Target, tuple[_Ranked, Array]] = {}
     for i, target in enumerate(targets(plan)):
         ranked, values = _statistics(first, i, target.q)

@@ -14,7 +14,7 @@ from dask_gpuagg import exact_sums
 from dask_gpuagg.dtypes import dtype_class, is_plain
 from dask_gpuagg.engines.host import compiled
 from dask_gpuagg.engines.host.compiled import Fields, Reducer
-from dask_gpuagg.engines.host.grouping import rows_of_each
+from dask_gpuagg.engines.host.grouping import group, rows_of_each
 from dask_gpuagg.engines.host.states import sums_fit
 from dask_gpuagg.plan import Plan
 
@@ -180,6 +180,16 @@ def stack_series(columns: Sequence[pd.Series]) -> pd.Series:
     if len(columns) == 1:
         return columns[0]
     return stack([c.to_frame(name="k") for c in columns])["k"]
+
+
+def places_among(table: pd.DataFrame, among: pd.DataFrame) -> Array:
+    """The row of each row's keys among those of another table, -1 for none; nulls are equal."""
+    pairs = zip(keys_of(among), keys_of(table), strict=True)
+    together = group([stack_series(pair) for pair in pairs], dropna=False)
+    of_other, of_row = np.split(together.codes, [len(among)])
+    places: Array = np.full(together.n, -1)
+    places[of_other] = np.arange(len(among))
+    return np.asarray(places[of_row])
 
 
 def divided(run: Sequence[Any]) -> list[Sequence[Any]]:
