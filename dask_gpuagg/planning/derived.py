@@ -13,7 +13,6 @@ from dask.dataframe.dask_expr._expr import Expr
 
 from dask_gpuagg.engines import dtypes_of
 from dask_gpuagg.expressions import Derived, Read, Step, Tree, common_dtype, ticks
-from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.chunks import GroupByQuery
 from dask_gpuagg.planning.nodes import DerivedColumns
 
@@ -76,16 +75,11 @@ def derived_at_once(query: GroupByQuery) -> GroupByQuery:
     if predicate is not None and predicate.dtype != "bool":
         return query
     (source,) = reader.sources.values()
-    nullable = None if predicate is None else _nullable_key(plan, [columns[label] for label in by])
-    derived = Derived(tuple(columns.items()), predicate, None if nullable is None else by[nullable])
+    nullable = None
+    if predicate is not None and plan.drops_at_once:
+        nullable = next((label for label in by if columns[label].dtype), None)
+    derived = Derived(tuple(columns.items()), predicate, nullable)
     return replace(query, frame=DerivedColumns(source, derived), by=by, predicate=None)
-
-
-def _nullable_key(plan: Plan, keys: list[Tree]) -> int | None:
-    """The number of a key of fixed width, if rows of null keys are in no table."""
-    return (
-        next((i for i, key in enumerate(keys) if key.dtype), None) if plan.drops_at_once else None
-    )
 
 
 def _text(label: Any) -> str:

@@ -42,20 +42,12 @@ _REPLACING: dict[type, tuple[str, ...]] = {
     E.Fillna: ("value",),
     E.Where: ("other",),
     E.Mask: ("other",),
+    E.Clip: ("lower", "upper"),
 }
-_REPLACING |= {E.Clip: ("lower", "upper")}
 METHODS_OF_TIMES = {
-    "year",
-    "month",
-    "day",
-    "hour",
-    "minute",
-    "second",
-    "quarter",
-    "weekday",
-    "dayofweek",
+    *("year", "month", "day", "hour", "minute", "second", "quarter"),
+    *("weekday", "dayofweek", "dayofyear", "floor"),
 }
-METHODS_OF_TIMES |= {"dayofyear", "floor"}
 # these name columns of any dtype
 _NAMING = (E.Projection, E.Assign, E.RenameFrame, E.RenameSeries, E.ColumnsSetter)
 
@@ -123,8 +115,7 @@ def without_filters(query: GroupByQuery) -> GroupByQuery:
 
 def _conjunction(predicates: tuple[str, ...], done: dict[str, Moved]) -> Expr:
     """The rows for which all predicates are true."""
-    of_rows = (done[name][0] for name in predicates)
-    return reduce(E.And, of_rows)
+    return reduce(E.And, (done[name][0] for name in predicates))
 
 
 def _moved(node: Any, done: dict[str, Moved]) -> Moved:

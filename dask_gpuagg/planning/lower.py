@@ -309,8 +309,6 @@ class Physical:
         partitions before.
     chunks : str
         How many partitions a task takes; empty where each has a task of its own.
-    workers : int
-        On how many workers chunks are.
     nbytes : int or None
         Of all partials, roughly, where groups or rows are known.
     reason : str
@@ -328,7 +326,6 @@ class Physical:
     outputs: int
     tasks: tuple[tuple[str, int], ...]
     chunks: str = ""
-    workers: int = 0
     nbytes: int | None = None
     reason: str = ""
     predicate: str = ""
@@ -382,7 +379,6 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
         int(planned.npartitions),
         tuple(tasks.items()),
         "" if chunks is None else str(chunks),
-        0 if chunks is None else chunks.workers,
         _bytes(query, partials, decision.groups) if partials else None,
         merge.decision.reason,
         short(query.rows),
