@@ -23,15 +23,7 @@ from dask.dataframe.utils import is_index_like, is_series_like
 from dask_gpuagg import exact_sums
 from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.dtypes import INTEGRAL, dtype_class, ticks_of
-from dask_gpuagg.engines import (
-    DEVICE,
-    HOST,
-    Engine,
-    columns_of,
-    engine_name,
-    engine_of,
-    has_column,
-)
+from dask_gpuagg.engines import DEVICE, HOST, Engine, columns_of, engine_name, engine_of, has_column
 from dask_gpuagg.plan import Partial, Plan, StateUse
 from dask_gpuagg.reporting.events import Fallback, FellBack, emit
 from dask_gpuagg.states import STATES

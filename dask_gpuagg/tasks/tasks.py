@@ -199,7 +199,9 @@ def gpuagg_pieces(partial: Partial, plan: Plan, buckets: int, order: int) -> pd.
     them. So a piece travels as bytes.
     """
     pieces = gpuagg_split(partial, plan, buckets)
-    every = _wants_categories(plan)
+    # the categories of pieces without rows are counted, or are groups, or make the order
+    is_ordered = plan.sort and any(dtype_class(key.dtype) == "category" for key in plan.keys)
+    every = plan.shape == "values" or not plan.observed or is_ordered
     filled = [
         i for i, piece in enumerate(pieces) if every or any(map(len, tables_of(piece).values()))
     ]
@@ -248,17 +250,6 @@ def read(done: Task, parts: Sequence[Inputs], plan: Plan) -> None:
     """Say what a task read."""
     nbytes = sum(part.nbytes for part in parts)
     done.saw(engine_for(parts[0].keys[0], plan), sum(map(len, parts)), nbytes=nbytes)
-
-
-def _wants_categories(plan: Plan) -> bool:
-    """Whether an output needs the categories of pieces without rows.
-
-    Of its keys, to add groups that no row has, or to sort by an order that all outputs share;
-    of the values, where they are counted.
-    """
-    if plan.shape == "values" or not plan.observed:
-        return True
-    return plan.sort and any(dtype_class(key.dtype) == "category" for key in plan.keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +365,7 @@ def gpuagg_count_sides(chunk: Chunk, plan: Plan, aim: Aim | None) -> Counted:
         counted = _counted(inputs, aim, plan)
         rest = _others(plan)
         beside = combined(partials_of(inputs, rest), rest) if rest.outputs else None
-        done.groups = _kept(counted)
+        done.groups = narrowed.kept_rows(counted)
         return {"counted": counted, "partial": beside}
 
 
@@ -396,7 +387,7 @@ def gpuagg_recount_sides(chunk: Chunk, plan: Plan, wider: Aim | None) -> list[An
     with task(plan, "recount") as done:
         inputs = inputs_there(chunk, plan)
         counted = _counted(inputs, wider, plan)
-        done.saw(HOST, sum(map(len, inputs)), _kept(counted))
+        done.saw(HOST, sum(map(len, inputs)), narrowed.kept_rows(counted))
         return counted
 
 
@@ -421,12 +412,8 @@ def gpuagg_pick(
         rows = narrowed.picked(aim.brackets, counted, last, recounted, aim.plan(plan))
         beside = combined(partials, _others(plan)) if partials else labelled({}, aim.dtypes)
         output = finalized([{"rows": rows, **beside}], replace(plan, narrowed=True), meta)
-        done.saw(HOST, _kept([*counted, *recounted]), len(output))
+        done.saw(HOST, narrowed.kept_rows([*counted, *recounted]), len(output))
         return output
-
-
-def _kept(counted: Sequence[Any]) -> int:
-    return sum(map(narrowed.kept_rows, counted))
 
 
 def _counted(inputs: Sequence[Inputs], aim: Aim, plan: Plan) -> list[Any]:

@@ -124,12 +124,11 @@ def _every_category(
 def finish_matrix(keys: list[Any], states: States, plan: Plan, meta: Any) -> pd.DataFrame:
     """``cov`` and ``corr``: one row per group and column, one column per column."""
     n, m = len(keys[0]), len(plan.columns)
-    output = plan.outputs[0]
     cube = np.empty((n, m, m))
     for i, use in enumerate(plan.states):
         state = {name: np.asarray(states[i][name]) for name in ("n", "cxx", "cxy", "cyy")}
         a, b = use.columns
-        cube[:, a, b] = cube[:, b, a] = _MATRIX[output.aggregation](state, dict(output.parameters))
+        cube[:, a, b] = cube[:, b, a] = _matrix_values(plan.outputs[0], state)
     order = sort_order(keys) if plan.sort else np.arange(n)
     repeated = [k.take(np.repeat(order, m)) for k in keys]
     labels = np.tile(np.arange(m), n)
@@ -272,26 +271,17 @@ _FINISH: dict[str, Callable[[Fields, Parameters], Any]] = {
 }
 
 
-def _cov(state: Fields, parameters: Parameters) -> Floats:
-    freedom = state["n"] - parameters.get("ddof", 1)
+def _matrix_values(output: Output, state: Fields) -> Floats:
+    """The covariance or correlation of two columns in each group."""
+    freedom = state["n"] - dict(output.parameters).get("ddof", 1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(freedom > 0, state["cxy"] / freedom, np.nan)
-
-
-def _corr(state: Fields, parameters: Parameters) -> Floats:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        corr = state["cxy"] / np.sqrt(state["cxx"] * state["cyy"])
-    return np.asarray(np.clip(corr, -1.0, 1.0))
-
-
-_MATRIX: dict[str, Callable[[Fields, Parameters], Floats]] = {"cov": _cov, "corr": _corr}
+        if output.aggregation == "cov":
+            return np.where(freedom > 0, state["cxy"] / freedom, np.nan)
+        corr: Floats = np.clip(state["cxy"] / np.sqrt(state["cxx"] * state["cyy"]), -1.0, 1.0)
+    return corr
 
 
 # Outputs of distinct pairs and of whole rows.
-
-
-def _nunique(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
-    return reducer.count(values.notna().to_numpy())
 
 
 def _unique(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
@@ -307,10 +297,6 @@ def _median(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
     return reducer.by(values).median().array if medians is None else medians
 
 
-def _quantile(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
-    return reducer.by(values).quantile(**parameters).array
-
-
 def _list(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
     ordered = values.astype(object).to_numpy()[np.argsort(reducer.codes, kind="stable")]
     return lists_of(list(ordered), reducer.size)
@@ -318,9 +304,9 @@ def _list(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
 
 # by the groups of a table's rows, the column of values, and the output's parameters
 WHOLE: dict[str, Callable[[Reducer, pd.Series, Parameters], Any]] = {
-    "nunique": _nunique,
+    "nunique": lambda reducer, values, _: reducer.count(values.notna().to_numpy()),
     "unique": _unique,
     "median": _median,
-    "quantile": _quantile,
+    "quantile": lambda reducer, values, how: reducer.by(values).quantile(**how).array,
     "list": _list,
 }

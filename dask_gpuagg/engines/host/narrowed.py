@@ -74,9 +74,9 @@ def is_ready() -> bool:
     return compiled.should_run(compiled.LEAST_ROWS)
 
 
-def kept_rows(counted: Counted) -> int:
+def kept_rows(counted: Sequence[Counted]) -> int:
     """The number of rows inside of brackets."""
-    return sum(len(values) for _, values in counted["inside"])
+    return sum(len(values) for of_chunk in counted for _, values in of_chunk["inside"])
 
 
 def aim(samples: Sequence[pd.DataFrame], plan: Plan) -> Brackets:
