@@ -157,32 +157,26 @@ def _checked(name: str, dtype: str, *operands: Any) -> Step:
     step = Step(name, dtype, operands)
     trees = [operand for operand in operands if isinstance(operand, Read | Step)]
     try:
-        result, dtypes = np.dtype(dtype), [np.dtype(tree.dtype) for tree in trees if tree.dtype]
-        common = common_dtype(step) if len(dtypes) == len(trees) else None
         for operand in operands:
             if isinstance(operand, pd.Timestamp | str):
                 ticks(operand, trees[0].dtype)
+        dtypes = [np.dtype(tree.dtype) for tree in trees if tree.dtype]
+        suits = len(dtypes) == len(trees) and _suits(step, dtypes)
     except (TypeError, ValueError, OverflowError) as error:
         raise _LeftToDask from error
-    kinds: set[str] = {of.kind for of in dtypes}
-    if common is not None and common.kind in "iu":
-        bounds = np.iinfo(common)
-        if not all(bounds.min <= op <= bounds.max for op in operands if type(op) is int):
-            raise _LeftToDask
-    if common is None or not _suits(name, result, common, dtypes, kinds, operands):
+    if not suits:
         raise _LeftToDask
     return step
 
 
-def _suits(
-    name: str,
-    result: np.dtype[Any],
-    common: np.dtype[Any],
-    dtypes: list[np.dtype[Any]],
-    kinds: set[str],
-    operands: tuple[Any, ...],
-) -> bool:
+def _suits(step: Step, dtypes: list[np.dtype[Any]]) -> bool:
     """Whether the kernel's arithmetic is cuDF's: C++ promotes numbers otherwise than NumPy."""
+    name, result, operands = step.operation, np.dtype(step.dtype), step.operands
+    common, kinds = common_dtype(step), {of.kind for of in dtypes}
+    if common.kind in "iu":
+        bounds = np.iinfo(common)
+        if not all(bounds.min <= op <= bounds.max for op in operands if type(op) is int):
+            return False
     if name in _LOGICAL:
         return kinds == {"b"} and result.kind == "b" and common.kind == "b"
     if name in ("where", "mask"):
