@@ -135,9 +135,6 @@ class Stock:
     def __dask_tokenize__(self) -> Any:
         return ("dask_gpuagg.Stock", self.logical._name)
 
-    def __repr__(self) -> str:
-        return f"Stock({self.logical._name})"
-
 
 def gpuagg_guarded(outputs: Any, guards: Sequence[Guard], meta: Any) -> Any:
     """Make outputs null in the groups that have too few values; they are labelled by positions."""

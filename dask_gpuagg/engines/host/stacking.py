@@ -244,7 +244,7 @@ _FIELDS = {
     "max": ("max", "max"),
 }
 
-Block = npt.NDArray[Any]
+
 States = dict[int, Fields]
 
 
@@ -326,7 +326,7 @@ def _alike_states(
     ]
 
 
-def _blocks(columns: Any, places: Sequence[int]) -> Iterator[Block]:
+def _blocks(columns: Any, places: Sequence[int]) -> Iterator[Array]:
     """Values of columns, some of them at a time; shape (columns, rows)."""
     step = max(_BLOCK // max(len(columns[places[0]]), 1), 1)
     for start in range(0, len(places), step):
@@ -338,8 +338,8 @@ def _blocks(columns: Any, places: Sequence[int]) -> Iterator[Block]:
 
 
 def _reduce(
-    reducer: Reducer, blocks: Iterable[Block], dtype: Any, how: str, options: Mapping[str, Any]
-) -> Block:
+    reducer: Reducer, blocks: Iterable[Array], dtype: Any, how: str, options: Mapping[str, Any]
+) -> Array:
     """Reduce columns as a dtype; shape (columns, groups)."""
     parts = [reducer.reduce_block(b.astype(dtype, copy=False), how, options) for b in blocks]
     return np.concatenate(parts) if len(parts) > 1 else parts[0]
