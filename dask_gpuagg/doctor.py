@@ -16,7 +16,6 @@ from dask_gpuagg._version import __version__
 from dask_gpuagg.cluster import HERE, Gathered, check_cluster, gather
 from dask_gpuagg.cuda.choice import costs
 from dask_gpuagg.cuda.runtime import compiler, disk_cache, driver
-from dask_gpuagg.cuda.runtime.compiler import CompileError
 from dask_gpuagg.frontend.activation import NEWEST_DASK, OLDEST_DASK, as_if_enabled, numbers
 from dask_gpuagg.reporting.text import size_text
 from dask_gpuagg.settings import BadSetting, settings
@@ -196,7 +195,7 @@ def _device() -> Iterable[Check]:
     yield Check("driver", OK, f"CUDA {cuda // 1000}.{cuda % 1000 // 10}")
     try:
         nvrtc = compiler.compiler_version().splitlines()[0]
-    except CompileError as error:
+    except compiler.CompileError as error:
         advice = "install NVIDIA's run-time compiler: nvidia-cuda-nvrtc"
         yield Check("compiler", PROBLEM, str(error), advice)
     else:

@@ -33,7 +33,6 @@ from dask_gpuagg.planning.chunks import (
     unprojected,
 )
 from dask_gpuagg.planning.filters import Blanked
-from dask_gpuagg.planning.nodes import Promised
 from dask_gpuagg.planning.route import (
     BYTES_ON_HOST,
     MERGED_ON_HOST,
@@ -79,7 +78,7 @@ _BINS = 3
 
 def physical(query: GroupByQuery, decision: Routing) -> Expr:
     """Build the physical nodes of a query, with ``decision.outputs`` partitions."""
-    plan, outputs, promised = query.plan, decision.outputs, Promised(query.meta, query.plan)
+    plan, outputs, promised = query.plan, decision.outputs, nodes.Promised(query.meta, query.plan)
     at_once = _must_complete_at_once(query)
     if decision.route is Route.ALIGNED and not at_once:
         aligned = nodes.GroupByMerge(partials_of(query, None), plan, promised, decision)
@@ -201,7 +200,11 @@ def _smaller(query: GroupByQuery, decision: Routing, chunks: Chunks) -> Chunks:
 
 
 def _exchange(
-    query: GroupByQuery, promised: Promised, decision: Routing, chunks: Chunks | None, buckets: int
+    query: GroupByQuery,
+    promised: nodes.Promised,
+    decision: Routing,
+    chunks: Chunks | None,
+    buckets: int,
 ) -> Expr:
     plan = query.plan
     method = query.shuffle_method or dask.config.get("dataframe.shuffle.method", None)
@@ -269,7 +272,7 @@ def narrow(query: GroupByQuery, decision: Routing) -> Expr | None:
         return None
     reason = f"about {groups:,} groups of {rows:,} rows, which are not moved"
     decision = replace(decision, reason=reason, groups=groups, bound=False)
-    promised = Promised(query.meta, query.plan)
+    promised = nodes.Promised(query.meta, query.plan)
     max_inside = max(MOST_INSIDE, 2 * inside / rows)
     return nodes.GroupByNarrowed(chunks, query.plan, promised, decision, stride, max_inside)
 

@@ -28,7 +28,6 @@ from dask_gpuagg.plan import Partial, Plan, StateUse
 from dask_gpuagg.reporting.events import Fallback, FellBack, emit
 from dask_gpuagg.states import STATES
 from dask_gpuagg.streaming import stream
-from dask_gpuagg.streaming.stream import is_as_promised, streams
 from dask_gpuagg.tasks.reading import Chunk, Frame, frame_of, this_task
 
 # entry of a partial beside its tables: the dtype of each column of the plan
@@ -482,7 +481,7 @@ def key_of(frame: Any, by: Any) -> Any:
 
 def goes_to_device(column: Any, plan: Plan) -> bool:
     """Whether the GPU groups partitions with such a column of pandas."""
-    return engine_name(column) == HOST and streams(plan)
+    return engine_name(column) == HOST and stream.streams(plan)
 
 
 def _streamed(parts: Iterator[Inputs], plan: Plan) -> list[Partial]:
@@ -493,7 +492,7 @@ def _streamed(parts: Iterator[Inputs], plan: Plan) -> list[Partial]:
     max_bytes = limit // _SHARE_OF_A_WORKER if limit else None
 
     def is_exact(part: Inputs) -> bool:
-        return part.dtypes is None and is_as_promised(part.keys, part.columns, plan)
+        return part.dtypes is None and stream.is_as_promised(part.keys, part.columns, plan)
 
     partials: list[Partial] = []
     with gpu.exclusive() as device:
