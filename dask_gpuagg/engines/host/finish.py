@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -236,38 +237,31 @@ def _mean_of_decimals(sums: Any, n: npt.NDArray[np.int64]) -> npt.NDArray[np.obj
     return means
 
 
-def _spread(power: int) -> Callable[[Fields, Parameters], Floats]:
+def _spread(state: Fields, parameters: Parameters, power: int) -> Floats:
     """Variance, standard deviation or standard error, by ``Aggregation.power``."""
-
-    def spread(state: Fields, parameters: Parameters) -> Floats:
-        freedom = state["n"] - parameters.get("ddof", 1)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            variance: Floats = np.where(freedom > 0, state["m2"] / freedom, np.nan)
-            # in pandas' order of operations: whole errors of durations are not cut to less
-            variance = variance / state["n"] if power == 2 else variance
-            return np.sqrt(variance) if power else variance
-
-    return spread
+    freedom = state["n"] - parameters.get("ddof", 1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        variance: Floats = np.where(freedom > 0, state["m2"] / freedom, np.nan)
+        # in pandas' order of operations: whole errors of durations are not cut to less
+        variance = variance / state["n"] if power == 2 else variance
+        return np.sqrt(variance) if power else variance
 
 
-def _label(name: str) -> Callable[[Fields, Parameters], Any]:
-    def label(state: Fields, parameters: Parameters) -> Any:
-        skipna = parameters.get("skipna", True)
-        if skipna and pd.isna(state["value"]).any():
-            raise ValueError(f"{name} with skipna=True encountered all NA values in a group.")
-        if not skipna and (np.asarray(state["nulls"]) > 0).any():
-            raise ValueError(f"{name} with skipna=False encountered an NA value.")
-        return state["label"]
-
-    return label
+def _label(state: Fields, parameters: Parameters, name: str) -> Any:
+    skipna = parameters.get("skipna", True)
+    if skipna and pd.isna(state["value"]).any():
+        raise ValueError(f"{name} with skipna=True encountered all NA values in a group.")
+    if not skipna and (np.asarray(state["nulls"]) > 0).any():
+        raise ValueError(f"{name} with skipna=False encountered an NA value.")
+    return state["label"]
 
 
 _FINISH: dict[str, Callable[[Fields, Parameters], Any]] = {
     "sum": _sum,
     "mean": _mean,
-    **{a.name: _spread(a.power) for a in REGISTRY.values() if a.power is not None},
-    "idxmin": _label("idxmin"),
-    "idxmax": _label("idxmax"),
+    **{a.name: partial(_spread, power=a.power) for a in REGISTRY.values() if a.power is not None},
+    "idxmin": partial(_label, name="idxmin"),
+    "idxmax": partial(_label, name="idxmax"),
 }
 
 
