@@ -186,19 +186,6 @@ def _pieces_of_rows(query: GroupByQuery, decision: Routing, chunks: Chunks | Non
     return min(pieces, max(_PIECES_OF_ROWS, fit_outputs))
 
 
-def _smaller(query: GroupByQuery, decision: Routing, chunks: Chunks) -> Chunks:
-    """Chunks that leave room for their partials, where all groups exceed a chunk's memory.
-
-    Then a partial has about as many groups as its chunk has rows, and merging several partitions
-    gains nothing: a task takes so many as make about one output.
-    """
-    memory = gpus()[1]
-    expected = (decision.groups or 0) * bytes_of_a_group(query)
-    if not memory or expected <= memory // CHUNKS_OF_A_GPU:
-        return chunks
-    return chunks.divided(expected * PIECES_OF_A_GPU // memory)
-
-
 def _exchange(
     query: GroupByQuery,
     promised: nodes.Promised,
@@ -213,8 +200,12 @@ def _exchange(
     if method is None or (method == "tasks" and query.on_device):
         # here Dask would shuffle through the disk: partials are small, and our exchange keeps
         # them in memory; Dask's own would take partials of the device through the host
-        if chunks is not None and query.on_device:
-            chunks = _smaller(query, decision, chunks)
+        if chunks is not None and query.on_device and (memory := gpus()[1]):
+            # Of more groups than a chunk has room for, its partial has about as many as it has
+            # rows, and merging several partitions gains nothing: a task makes about one output.
+            expected = (decision.groups or 0) * bytes_of_a_group(query)
+            if expected > memory // CHUNKS_OF_A_GPU:
+                chunks = chunks.divided(expected * PIECES_OF_A_GPU // memory)
         partials = partials_of(query, chunks, buckets)
         number = _joined(query, buckets) if chunks is None else partials.npartitions
         if number < partials.npartitions:

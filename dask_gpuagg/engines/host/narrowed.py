@@ -41,8 +41,8 @@ class Brackets:
     """Brackets by target: the two values between which a group's order statistics are searched.
 
     ``keys`` are those of the groups that have brackets; ``ends`` for each target the low and the
-    high ends, arrays of shape (groups,) of ``_wide`` values. ``others``: whether the brackets of
-    all other groups are open, or shut. ``inside`` is the share of all rows expected between.
+    high ends, arrays of 64-bit numbers of shape (groups,). ``others``: whether the brackets of all
+    other groups are open, or shut. ``inside`` is the share of all rows expected between.
     """
 
     keys: pd.DataFrame
@@ -86,7 +86,9 @@ def aim(samples: Sequence[pd.DataFrame], plan: Plan) -> Brackets:
     ends = []
     for target in targets(plan):
         column = stacked[f"v{target.column}"]
-        wide = _wide(plan.columns[target.column].dtype)
+        # values are compared by compiled loops of three signatures
+        kind = plan.columns[target.column].dtype.kind
+        wide = np.dtype({"i": np.int64, "u": np.uint64, "f": np.float64}[kind])
         values, codes = _plain(column, groups, wide)
         values = values.astype(wide, copy=False)
         valid = ~np.isnan(values)
@@ -115,11 +117,6 @@ def _aimed(codes: Array, n: int, values: Array, q: float) -> tuple[Array, Array]
     some = high < counts
     highs[some] = sorted_values[(starts + high)[some]]
     return lows, highs
-
-
-def _wide(dtype: Any) -> np.dtype[Any]:
-    """The dtype in which values are compared, by compiled loops of three signatures."""
-    return np.dtype({"i": np.int64, "u": np.uint64, "f": np.float64}[dtype.kind])
 
 
 def _extremes(dtype: np.dtype[Any]) -> tuple[Any, Any]:
