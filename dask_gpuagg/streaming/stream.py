@@ -377,10 +377,7 @@ def _are_alike(part: Any, other: Any) -> bool:
 def _is_same(dtype: Any, other: Any) -> bool:
     # equal categories may be in another order, which their codes show
     categories = getattr(dtype, "categories", None)
-    if dtype is other or categories is None:
-        return bool(dtype == other)
-    others = getattr(other, "categories", None)
-    return others is not None and bool(categories.equals(others)) and dtype == other
+    return bool(dtype == other and (categories is None or categories.equals(other.categories)))
 
 
 def refusal(plan: Plan) -> str | None:

@@ -53,10 +53,6 @@ class Columns(Sequence[pd.Series]):
             return Columns(self._frame, self._places[position])
         return self._frame.iloc[:, self._places[position]]
 
-    def where(self, rows: Array) -> Columns:
-        """The columns of some rows."""
-        return Columns(self._frame[rows], self._places)
-
     def take(self, rows: Array) -> Columns:
         """The columns of rows by number."""
         return Columns(self._frame.take(rows), self._places)
