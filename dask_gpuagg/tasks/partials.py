@@ -304,12 +304,6 @@ def partial_of(inputs: Inputs, plan: Plan, engine: Engine) -> Partial:
     return labelled(tables, inputs.dtypes)
 
 
-def stack_small(parts: Sequence[Inputs], plan: Plan) -> list[Inputs]:
-    """Concatenate small consecutive partitions."""
-    engine = engine_of(parts[0].keys[0])
-    return [stacked(run, engine, plan) for run in stackable(parts, plan, engine)]
-
-
 def partials_of(parts: Sequence[Inputs], plan: Plan) -> list[Partial]:
     """The partials of partitions, of which as many as possible are stacked and reduced at once."""
     if goes_to_device(parts[0].keys[0], plan):

@@ -21,6 +21,7 @@ from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import HOST, Engine, engine_name, engine_of
 from dask_gpuagg.engines.host import narrowed
+from dask_gpuagg.engines.host.compiled import LEAST_ROWS, should_run
 from dask_gpuagg.expressions import Derived
 from dask_gpuagg.narrowing import is_narrowed
 from dask_gpuagg.plan import Partial, Plan
@@ -40,8 +41,8 @@ from dask_gpuagg.tasks.partials import (
     partials_of,
     partials_of_stream,
     rows_of,
-    stack_small,
     stackable,
+    stacked,
     tables_of,
 )
 from dask_gpuagg.tasks.reading import Chunk, reading, show_progress
@@ -309,7 +310,7 @@ def gpuagg_sample_rows(chunk: Chunk, plan: Plan, stride: int) -> Sampled:
         samples = [narrowed.sample(run, plan, stride) for run in runs]
         rows = list(map(len, inputs))
         done.saw(HOST, sum(rows), sum(map(len, samples)))
-        dtypes, ready = [part.dtypes for part in inputs], narrowed.is_ready()
+        dtypes, ready = [part.dtypes for part in inputs], should_run(LEAST_ROWS)
         return {"samples": samples, "dtypes": dtypes, "rows": rows, "ready": ready}
 
 
@@ -417,11 +418,9 @@ def gpuagg_pick(
 
 
 def _counted(inputs: Sequence[Inputs], aim: Aim, plan: Plan) -> list[Any]:
-    together = aim.plan(plan)
-    return [
-        narrowed.count(part.keys, part.columns, aim.brackets, together)
-        for part in stack_small(inputs, plan)
-    ]
+    together, engine = aim.plan(plan), engine_of(inputs[0].keys[0])
+    parts = (stacked(run, engine, plan) for run in stackable(inputs, plan, engine))
+    return [narrowed.count(part.keys, part.columns, aim.brackets, together) for part in parts]
 
 
 def _others(plan: Plan) -> Plan:

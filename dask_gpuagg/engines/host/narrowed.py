@@ -69,11 +69,6 @@ def sample(run: Sequence[Any], plan: Plan, stride: int) -> pd.DataFrame:
     return stack(sampled)
 
 
-def is_ready() -> bool:
-    """Whether rows can be counted by brackets: the compiled loops can run."""
-    return compiled.should_run(compiled.LEAST_ROWS)
-
-
 def kept_rows(counted: Sequence[Counted]) -> int:
     """The number of rows inside of brackets."""
     return sum(len(values) for of_chunk in counted for _, values in of_chunk["inside"])
