@@ -58,8 +58,6 @@ class Aggregation:
     ----------
     name : str
         The name users write.
-    kind : Kind
-        How partial results merge.
     states : mapping of str to tuple of str
         By accepted dtype class of the input: for ``MERGEABLE`` the states, else nothing.
     result : str
@@ -68,6 +66,8 @@ class Aggregation:
         ``label`` (the index's dtype), ``object`` or ``key`` (the values join the index).
     null_rule, summary : str
         What happens to nulls, and what it gives, in words for the documentation.
+    kind : Kind
+        How partial results merge.
     order_sensitive : bool
         Whether the result depends on the order of rows.
     parameters : tuple of str
@@ -101,11 +101,11 @@ class Aggregation:
     """
 
     name: str
-    kind: Kind
     states: Mapping[str, tuple[str, ...]]
     result: str
     null_rule: str
     summary: str
+    kind: Kind = Kind.MERGEABLE
     order_sensitive: bool = False
     parameters: tuple[str, ...] = ()
     in_agg: bool = True
@@ -146,14 +146,12 @@ _PLAIN = ("int", "uint", "float")
 _EVERY = _by_class((DTYPE_CLASSES, ()))
 
 # records that have much in common
-_count = partial(Aggregation, kind=Kind.MERGEABLE, result="count", of_no_rows=0, empty_bin="value")
-_value = partial(
-    Aggregation, kind=Kind.MERGEABLE, result="same", null_rule=_SKIPS, has_min_count=True
-)
+_count = partial(Aggregation, result="count", of_no_rows=0, empty_bin="value")
+_total = partial(Aggregation, result="sum", has_min_count=True, has_skipna=True, empty_bin="value")
+_value = partial(Aggregation, result="same", null_rule=_SKIPS, has_min_count=True)
 _extreme = partial(_value, has_skipna=True, empty_bin="null")
 _spread = partial(
     Aggregation,
-    kind=Kind.MERGEABLE,
     states=_each("moments", *NUMERIC, "decimal"),
     result="float",
     null_rule="nulls are skipped; ddof or fewer values give null",
@@ -164,12 +162,9 @@ _spread = partial(
 )
 # in the units of the values, which a variance of durations is not
 _deviation = partial(_spread, states=_each("moments", *NUMERIC, "decimal", "timedelta"))
-_truth = partial(
-    Aggregation, kind=Kind.MERGEABLE, result="bool", stock_agg=False, empty_bin="value"
-)
+_truth = partial(Aggregation, result="bool", stock_agg=False, empty_bin="value")
 _label = partial(
     Aggregation,
-    kind=Kind.MERGEABLE,
     result="label",
     null_rule="nulls are skipped; a group without values is an error, as in pandas",
     order_sensitive=True,
@@ -197,7 +192,6 @@ _top = partial(
 )
 _matrix = partial(
     Aggregation,
-    kind=Kind.MERGEABLE,
     states=_each("comoments", *NUMERIC),
     result="float",
     null_rule="pairs with a null are skipped",
@@ -207,35 +201,25 @@ _matrix = partial(
 )
 
 _RECORDS = (
-    Aggregation(
+    _total(
         "sum",
-        kind=Kind.MERGEABLE,
         states=_by_class(
             (INTEGRAL, ("isum",)),
             (("float",), ("fsum",)),
             (("timedelta", "decimal"), ("osum",)),
             (TEXT, ("concat",)),
         ),
-        result="sum",
         null_rule="nulls are skipped; a group without values gives 0",
         summary="sum; integers wrap modulo 2**64, float32 accumulates in float64",
         reproducible=_each("xsum", "float"),
         rounds=("object",),
-        has_min_count=True,
-        has_skipna=True,
-        empty_bin="value",
     ),
-    Aggregation(
+    _total(
         "prod",
-        kind=Kind.MERGEABLE,
         states=_by_class((INTEGRAL, ("iprod",)), (("float",), ("fprod",))),
-        result="sum",
         null_rule="nulls are skipped; a group without values gives 1",
         summary="product; integers wrap modulo 2**64",
         rounds=("float",),
-        has_min_count=True,
-        has_skipna=True,
-        empty_bin="value",
     ),
     _count(
         "count",
@@ -253,7 +237,6 @@ _RECORDS = (
     _extreme("max", states=_each("max", *DTYPE_CLASSES), summary="largest value"),
     Aggregation(
         "mean",
-        kind=Kind.MERGEABLE,
         states=_by_class(
             (NUMERIC, ("fsum", "count")),
             (TEMPORAL, ("limbs", "count")),
@@ -380,7 +363,6 @@ _RECORDS = (
     _matrix("corr", summary="correlation matrix of each group, from pairwise co-moments"),
     Aggregation(
         "value_counts",
-        kind=Kind.MERGEABLE,
         states=_each("size", *DTYPE_CLASSES),
         result="key",
         null_rule="nulls are not counted",

@@ -16,8 +16,7 @@ V = TypeVar("V")
 
 def after_fork(reset: Callable[[], None]) -> Callable[[], None]:
     """Call a function in every fork, where threads that held locks are not there."""
-    if hasattr(os, "register_at_fork"):  # not on Windows
-        os.register_at_fork(after_in_child=reset)
+    os.register_at_fork(after_in_child=reset)
     return reset
 
 

@@ -17,30 +17,22 @@ _NUMBERS = (int, float, np.integer, np.floating, np.bool_)
 
 
 def make_plan(
-    keys: Sequence[Column],
-    dtypes: Sequence[Column],
-    requested: Sequence[Requested],
-    *,
-    dropna: bool,
-    observed: bool,
-    sort: bool,
-    deterministic: bool = False,
+    keys: Sequence[Column], dtypes: Sequence[Column], requested: Sequence[Requested], **flags: Any
 ) -> Plan:
     """Decompose the requested outputs into shared states; ``dtypes`` are columns that may be read.
 
-    Raises ``Unsupported`` for the first output that the registry does not admit.
+    ``flags`` are those of a plan: ``dropna``, ``observed``, ``sort``, ``deterministic``. Raises
+    ``Unsupported`` for the first output that the registry does not admit.
     """
-    of_label = _by_label(dtypes)
+    deterministic = flags.get("deterministic", False)
     for refusal in reasons(dtypes, requested, deterministic):
         raise refusal
-    builder = _Builder(of_label, deterministic)
+    builder = _Builder(_by_label(dtypes), deterministic)
     outputs = tuple(builder.output(request) for request in requested)
     of_values = any(o.custom is None and REGISTRY[o.aggregation].result == "key" for o in outputs)
-    return Plan(
-        *(tuple(keys), tuple(builder.columns), tuple(builder.states), outputs),
-        *(dropna, observed, sort, "values" if of_values else "groups"),
-        deterministic=deterministic,
-    )
+    columns, states = tuple(builder.columns), tuple(builder.states)
+    shape = "values" if of_values else "groups"
+    return Plan(tuple(keys), columns, states, outputs, shape=shape, **flags)
 
 
 def make_matrix_plan(
@@ -48,26 +40,20 @@ def make_matrix_plan(
     columns: Sequence[Column],
     aggregation: str,
     parameters: tuple[tuple[str, Any], ...],
-    *,
-    dropna: bool,
-    observed: bool,
-    sort: bool,
-    deterministic: bool = False,
+    **flags: Any,
 ) -> Plan:
     """Plan of ``cov`` or ``corr``: one co-moment state per unordered pair of columns."""
     # Dask hands the same arguments to both
     understood = tuple(p for p in parameters if p[0] in REGISTRY[aggregation].parameters)
     requested = [Requested(None, aggregation, column.label, understood) for column in columns]
-    for refusal in reasons(columns, requested, deterministic):
+    for refusal in reasons(columns, requested, flags.get("deterministic", False)):
         raise refusal
     pairs = combinations_with_replacement(range(len(columns)), 2)
     states = tuple(StateUse("comoments", pair) for pair in pairs)
     outputs = tuple(
         Output(c.label, aggregation, i, parameters=parameters) for i, c in enumerate(columns)
     )
-    return Plan(
-        tuple(keys), tuple(columns), states, outputs, dropna, observed, sort, shape="matrix"
-    )
+    return Plan(tuple(keys), tuple(columns), states, outputs, shape="matrix", **flags)
 
 
 def retyped(plan: Plan, dtypes: Sequence[Any]) -> Plan:

@@ -16,7 +16,6 @@ from dask_gpuagg._version import __version__
 from dask_gpuagg.cluster import HERE, Gathered, check_cluster, gather
 from dask_gpuagg.cuda.choice import costs
 from dask_gpuagg.cuda.runtime import compiler, disk_cache, driver
-from dask_gpuagg.cuda.runtime.compiler import CompileError
 from dask_gpuagg.frontend.activation import NEWEST_DASK, OLDEST_DASK, as_if_enabled, numbers
 from dask_gpuagg.reporting.text import size_text
 from dask_gpuagg.settings import BadSetting, settings
@@ -24,7 +23,7 @@ from dask_gpuagg.settings import BadSetting, settings
 OK, NONE, PROBLEM = "ok", "none", "problem"
 _OLDEST_PYTHON = (3, 11)
 # packages that the host engine needs
-_NEEDED = ("pandas", "numpy", "pyarrow", "numba")
+_NEEDED = ("pandas", "numpy", "pyarrow", "numba", "distributed")
 # modules of RAPIDS; packages have the CUDA version in their names
 _RAPIDS = ("cudf", "dask-cudf", "dask-cuda", "rmm")
 
@@ -132,8 +131,6 @@ def _versions() -> Iterable[Check]:
     yield _judged("Python", text, advice, sys.version_info[:2] < _OLDEST_PYTHON)
     for name in _NEEDED:
         yield _needed(name, _version(name), f"install {name}")
-    version = _version("distributed")
-    yield Check("distributed", OK if version else NONE, version or "not installed")
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         advice = "unset NUMBA_DISABLE_JIT: the compiled loops are several times as fast"
         yield Check("NUMBA_DISABLE_JIT", PROBLEM, "is set: pandas does all work", advice)
@@ -198,7 +195,7 @@ def _device() -> Iterable[Check]:
     yield Check("driver", OK, f"CUDA {cuda // 1000}.{cuda % 1000 // 10}")
     try:
         nvrtc = compiler.compiler_version().splitlines()[0]
-    except CompileError as error:
+    except compiler.CompileError as error:
         advice = "install NVIDIA's run-time compiler: nvidia-cuda-nvrtc"
         yield Check("compiler", PROBLEM, str(error), advice)
     else:

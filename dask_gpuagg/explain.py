@@ -14,7 +14,6 @@ from dask_gpuagg.cluster import cluster_problem
 from dask_gpuagg.engines import HOST
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.activation import as_if_enabled, is_enabled
-from dask_gpuagg.frontend.logical import is_aggregation, left_to_dask
 from dask_gpuagg.plan import Plan, Unsupported
 from dask_gpuagg.planning.chunks import Route, Routing, where_it_runs
 from dask_gpuagg.planning.lower import Physical, described
@@ -292,10 +291,10 @@ def explain(query: Any) -> Explanation:
         tuned = optimize_until(expr, "tuned-logical")
         # from the inputs on, and several queries in their order
         walked = {n._name: n for n in reversed([*tuned.walk()])}
-        nodes = [n for n in walked.values() if is_aggregation(n) or left_to_dask(n)]
+        nodes = [n for n in walked.values() if logical.is_aggregation(n) or logical.left_to_dask(n)]
         # without a plan and a refusal Dask has merged a group-by into another node
         why = "Dask lowers it as a part of another expression"
-        if not problem and any(is_aggregation(node) for node in nodes):
+        if not problem and any(logical.is_aggregation(node) for node in nodes):
             try:
                 tuned.lower_completely()
             except Exception as error:
@@ -335,7 +334,7 @@ def _off() -> str:
 
 def _explained(event: Planned | Refused, problem: str | None) -> Explained:
     """A group-by as it is lowered: its plan, or the reasons why it has none."""
-    call, left = logical.call_text(event.node), left_to_dask(event.node)
+    call, left = logical.call_text(event.node), logical.left_to_dask(event.node)
     refusals = [left] if left is not None else [Unsupported(problem)] if problem else []
     refusals = refusals or logical.refusals(event.node)
     if isinstance(event, Refused):

@@ -18,7 +18,7 @@ from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.states import STATES
 
 if TYPE_CHECKING:
-    from dask_gpuagg.settings import TaskSettings
+    from dask_gpuagg.settings import Settings
 
 # Tables by name, DataFrames of the engine's library whose columns are the keys ``k0``, ``k1``, ...,
 # the fields of states ``s<i>.<field>`` and the values ``v`` or ``v<c>``. A dict, which Dask sends
@@ -158,7 +158,7 @@ class Plan:
     # results do not depend on the order in which rows are added up
     deterministic: bool = False
     # those of the client; plans that differ in them are equal
-    settings: TaskSettings | None = field(default=None, compare=False, repr=False)
+    settings: Settings | None = field(default=None, compare=False, repr=False)
 
     def __dask_tokenize__(self) -> Any:
         # as one text, of which Dask makes a hash much faster than of hundreds of small objects

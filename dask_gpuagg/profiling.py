@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_gpuagg.cluster import gather
 from dask_gpuagg.reporting.events import Fallback
-from dask_gpuagg.reporting.runs import (
-    STEPS,
-    Measured,
-    Step,
-    begin,
-    end,
-    runs_here,
-)
+from dask_gpuagg.reporting.runs import STEPS, Measured, Step, begin, end, runs_here
 from dask_gpuagg.reporting.text import (
     Lines,
     count_text,

@@ -190,32 +190,17 @@ def check(name: str, value: Any) -> Any:
         raise BadSetting(f"gpuagg.{name} is {value!r}; allowed: {setting.allowed}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class TaskSettings:
-    """The client's settings that travel with a task: workers have configurations of their own."""
-
-    kernel: str
-    fallback: str
-    compile: str = "background"
-    engine: str = "auto"
+# those of the client travel with a task: workers have configurations of their own
+_of_task: ContextVar[Settings | None] = ContextVar("_of_task", default=None)
 
 
-_of_task: ContextVar[TaskSettings | None] = ContextVar("_of_task", default=None)
-
-
-def for_tasks() -> TaskSettings:
-    """The settings of this process that travel with the tasks of its queries."""
-    here = settings()
-    return TaskSettings(here.kernel, here.fallback, here.compile, here.engine)
-
-
-def task_settings() -> TaskSettings:
+def task_settings() -> Settings:
     """The settings of the task that runs; outside of one, those of this process."""
-    return _of_task.get() or for_tasks()
+    return _of_task.get() or settings()
 
 
 @contextmanager
-def using(of_task: TaskSettings | None) -> Iterator[None]:
+def using(of_task: Settings | None) -> Iterator[None]:
     """Run what is inside by the settings of a task; by those around it for ``None``."""
     token = _of_task.set(of_task or _of_task.get())
     try:

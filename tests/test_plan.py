@@ -17,7 +17,7 @@ from dask_gpuagg.decomposition import make_matrix_plan, make_plan, reasons, rety
 from dask_gpuagg.dtypes import DTYPE_CLASSES, dtype_class
 from dask_gpuagg.frontend.specification import read_function
 from dask_gpuagg.plan import Column, CustomFunctions, Plan, Requested, Unsupported
-from dask_gpuagg.settings import TaskSettings
+from dask_gpuagg.settings import settings
 from tests.data import VALUES
 
 KEY = Column("k", np.dtype("int64"))
@@ -189,7 +189,7 @@ def test_tokens_differ_where_plans_do():
         plan(key=Column("k", pd.CategoricalDtype([*range(100), -1, *range(101, 200)]))),
         plan(of=[columns[0], Column("w", np.dtype("float32"))]),
         retyped(plan(), [np.dtype("float64"), np.dtype("int64")]),
-        replace(plan(), settings=TaskSettings("hgb", "warn")),
+        replace(plan(), settings=replace(settings(), kernel="hgb")),
     ]
     tokens = [tokenize(one) for one in several]
     assert len(set(tokens)) == len(several)

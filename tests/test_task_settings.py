@@ -13,10 +13,10 @@ import pytest
 
 from dask_gpuagg.plan import Plan, Requested
 from dask_gpuagg.reporting.runs import task
-from dask_gpuagg.settings import TaskSettings, for_tasks, task_settings, using
+from dask_gpuagg.settings import Settings, settings, task_settings, using
 from tests.data import plan_of
 
-CLIENT = TaskSettings("lphga", "silent")
+CLIENT = replace(settings(), kernel="lphga", fallback="silent")
 OF_CLIENT = {"gpuagg.kernel": "lphga", "gpuagg.fallback": "silent"}
 OF_WORKER = {"gpuagg.kernel": "hgb", "gpuagg.fallback": "raise"}
 
@@ -27,8 +27,8 @@ def plan_of_sum() -> Plan:
 
 def test_outside_of_a_task_the_configuration_holds() -> None:
     with dask.config.set(OF_CLIENT):
-        assert task_settings() == for_tasks() == CLIENT
-    assert task_settings() == TaskSettings("auto", "warn")
+        assert task_settings() == settings() == CLIENT
+    assert (task_settings().kernel, task_settings().fallback) == ("auto", "warn")
 
 
 def test_inside_a_task_its_own_settings_hold() -> None:
@@ -37,7 +37,7 @@ def test_inside_a_task_its_own_settings_hold() -> None:
         assert task_settings() == CLIENT
         with using(None):
             assert task_settings() == CLIENT
-    assert task_settings() == for_tasks()
+    assert task_settings() == settings()
 
 
 def test_plans_that_differ_in_settings_are_equal() -> None:
@@ -47,14 +47,12 @@ def test_plans_that_differ_in_settings_are_equal() -> None:
 
 
 @pytest.fixture
-def seen() -> list[TaskSettings]:
+def seen() -> list[Settings]:
     return []
 
 
 @pytest.mark.parametrize("split_out", [1, 2])
-def test_every_step_of_a_query_sees_them(
-    split_out: int, seen: list[TaskSettings], plugin: Any
-) -> None:
+def test_every_step_of_a_query_sees_them(split_out: int, seen: list[Settings], plugin: Any) -> None:
     def chunk(grouped: Any) -> Any:
         seen.append(task_settings())
         return grouped.sum()

@@ -13,7 +13,6 @@ from dask_gpuagg.cuda.algorithms import pgb, tables
 from dask_gpuagg.cuda.choice import choose, summary
 from dask_gpuagg.cuda.choice.costs import known
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Partitioned
-from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.keys.words import representations_of
 from dask_gpuagg.cuda.query.instantiations import CORE, first_units, unit_of
 from dask_gpuagg.cuda.query.query import Query
@@ -67,7 +66,7 @@ def _decided(query: Query, rows: int, groups: int | None, device: Device) -> Uni
         return []
     costs, units = known(device).costs, []
     for bounds in ((0, groups - 1), summary.ANY_WORD):
-        estimate = KeySummary(
+        estimate = summary.KeySummary(
             groups, groups, 0.0, 1 / groups, collision_probability=1 / groups, bounds=bounds
         )
         decision = choose.decide(query, rows, estimate, device, costs=costs)

@@ -79,15 +79,12 @@ class Engine(Protocol):
         self, keys: Sequence[Any], columns: Sequence[Any], index: Any, plan: Plan
     ) -> Partial:
         """Reduce rows to the tables of ``plan.tables``."""
-        ...
 
     def combine(self, partials: Sequence[Partial], plan: Plan, owned: bool = False) -> Partial:
         """Merge partials into one of the same layout."""
-        ...
 
     def regrouped(self, tables: Partial, plan: Plan) -> Partial:
         """Merge the rows of each group, where a partial has several."""
-        ...
 
     def finalize(
         self,
@@ -102,14 +99,12 @@ class Engine(Protocol):
         ``bucket`` is the number of this output and the number of outputs, where there are several:
         an unobserved category appears only in the output that its hash names.
         """
-        ...
 
     def direct(self, parts: Sequence[Any], plan: Plan, meta: Any) -> Any | None:
         """Compute the outputs of partitions of equal dtypes in one pass, without a partial.
 
         None where the engine has no such pass for the plan, or memory lacks for it.
         """
-        ...
 
     def direct_of_frame(
         self, frame: Any, by: Sequence[Any], plan: Plan, meta: Any
@@ -119,11 +114,9 @@ class Engine(Protocol):
         Returns the output and the bytes of the columns. None where ``direct`` would give None, or
         the frame has other columns than the plan.
         """
-        ...
 
     def shape_of(self, meta: Any) -> Any:
         """Return metadata in the form that ``finalize`` needs, which is smaller to send."""
-        ...
 
     def within_memory(
         self,
@@ -137,15 +130,12 @@ class Engine(Protocol):
         ``what`` the step makes is for the error. ``held`` are finished partials of the task, which
         may be replaced by spilled ones; ``restored`` brings them back.
         """
-        ...
 
     def restored(self, partials: list[Any]) -> list[Partial]:
         """Return partials, those that ``within_memory`` has spilled in memory again."""
-        ...
 
     def divided(self, run: Sequence[Any]) -> list[Sequence[Any]]:
         """Divide partitions of equal dtypes into runs that are stacked and reduced at once."""
-        ...
 
     def filtered(
         self, keys: Sequence[Any], columns: Sequence[Any], index: Any, mask: Any, plan: Plan
@@ -155,41 +145,33 @@ class Engine(Protocol):
         ``mask`` is a Series of bool; null is false. Rows may stay whose key becomes null instead.
         Where no state reads labels, ``index`` may be row numbers.
         """
-        ...
 
     def derived(self, frame: Any, columns: Derived) -> Any:
         """Return the columns of a partition that a group-by reads, without the rows that leave.
 
         Those may stay where their key becomes null.
         """
-        ...
 
     def stacked(self, parts: Sequence[Sequence[Any]], plan: Plan) -> list[Any]:
         """Concatenate columns of partitions by position; dtypes are equal by position."""
-        ...
 
     def bytes_of(self, columns: Iterable[Any]) -> int:
         """Return the bytes of some columns, roughly."""
-        ...
 
     def sampled(self, column: Any, step: int) -> Any:
         """Return every ``step``-th row of a column as a Series of pandas."""
-        ...
 
     def common_dtype(self, dtypes: Sequence[Any]) -> Any:
         """Return the dtype that a concatenation of columns has."""
-        ...
 
     def compatible(self, values: Any, promised: Any) -> tuple[Any, Any]:
         """Return a column and the dtype under which its partial is merged.
 
         The dtype is the promised one where the values can be cast to it without loss.
         """
-        ...
 
     def of_categories(self, column: Any) -> Any:
         """Return a categorical column as its values."""
-        ...
 
     def split(
         self, tables: Partial, plan: Plan, buckets: int, second: bool = False
@@ -198,12 +180,9 @@ class Engine(Protocol):
 
         ``second``: the partial is of one output, and is divided again by other bits of the hash.
         """
-        ...
 
     def concatenated_outputs(self, outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
         """Concatenate outputs of disjoint groups, sorted by key if the plan says so."""
-        ...
 
     def divided_outputs(self, output: Any, plan: Plan, outputs: int) -> list[Any]:
         """Divide an output by key hash, as ``split`` divides partials."""
-        ...

@@ -91,11 +91,8 @@ class ArrowCast(E.AsType):
 def lower_astype(original: Callable[..., Any], self: Any) -> Any:
     """Lower ``astype`` where a column of pandas may be one of decimals or dates."""
     meta = self.frame._meta
-    if type(self) is not E.AsType or is_cudf(meta) or not _may_hold(meta):
+    if type(self) is not E.AsType or is_cudf(meta):
         return original(self)
-    return ArrowCast(*self.operands)
-
-
-def _may_hold(meta: Any) -> bool:
     dtypes = meta.dtypes if meta.ndim == 2 else [meta.dtype]
-    return any(isinstance(dtype, pd.ArrowDtype) or dtype.kind == "O" for dtype in dtypes)
+    may_be = any(isinstance(dtype, pd.ArrowDtype) or dtype.kind == "O" for dtype in dtypes)
+    return ArrowCast(*self.operands) if may_be else original(self)

@@ -12,7 +12,6 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from dask.dataframe.dask_expr._collection import new_collection
 from dask.dataframe.dask_expr._expr import Blockwise, ColumnsSetter, Expr
@@ -24,7 +23,7 @@ from dask.dataframe.dask_expr._groupby import (
 )
 from dask.dataframe.dask_expr._repartition import Repartition
 
-from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.engines.host.stacking import places_among
 from dask_gpuagg.frontend.metadata import (
     NamedByBytes,
     matrix_meta,
@@ -136,9 +135,6 @@ class Stock:
     def __dask_tokenize__(self) -> Any:
         return ("dask_gpuagg.Stock", self.logical._name)
 
-    def __repr__(self) -> str:
-        return f"Stock({self.logical._name})"
-
 
 def gpuagg_guarded(outputs: Any, guards: Sequence[Guard], meta: Any) -> Any:
     """Make outputs null in the groups that have too few values; they are labelled by positions."""
@@ -176,18 +172,8 @@ def places_in(index: pd.Index, keys: pd.DataFrame) -> Any:
     The index itself may hold null in two ways, if it has several levels, and finds wrong groups.
     """
     groups = keys_of(index)
-    # tables that number categories otherwise would be compared as objects
-    types = groups.select_dtypes("category").dtypes.to_dict()
-    # pandas compares text, and columns of null that are held as text, with text only
-    texts = [name for name in keys if _is_text(keys[name]) != _is_text(groups[name])]
-    groups = groups.astype(dict.fromkeys(texts, object))
-    types = dict.fromkeys(texts, object) | {n: t for n, t in types.items() if n not in texts}
-    places = keys.astype(types).merge(groups.assign(place=np.arange(len(index))), how="left").place
-    return places.fillna(-1).to_numpy("int64")
-
-
-def _is_text(column: pd.Series) -> bool:
-    return dtype_class(column.dtype) in ("string", "object")
+    # ordered categories that are numbered otherwise do not unite
+    return places_among(keys.astype(groups.select_dtypes("category").dtypes), groups)
 
 
 def _labelled(outputs: Any, columns: dict[int, Any], meta: Any) -> Any:

@@ -25,7 +25,7 @@ from dask_gpuagg.frontend.specification import Parameters, read_function, refuse
 from dask_gpuagg.plan import Column, Requested, Unsupported
 from dask_gpuagg.planning.bucketing import dtypes_in
 from dask_gpuagg.planning.chunks import GroupByQuery
-from dask_gpuagg.settings import for_tasks, settings
+from dask_gpuagg.settings import settings
 
 # the logical classes that reduce groups, and the aggregation of each
 _CLASSES: tuple[type, ...] = (
@@ -109,7 +109,7 @@ def read(expr: Any, without: Collection[int] = ()) -> GroupByQuery:
         if refusal is not None:
             raise refusal
     return GroupByQuery(
-        replace(plan, settings=for_tasks()),
+        replace(plan, settings=settings()),
         expr.frame,
         list(expr.by),
         meta,

@@ -78,7 +78,10 @@ def outputs_meta(groupby: Any, requested: Sequence[Requested]) -> Any:
             # the number of rows is the same for every column
             column = frame.iloc[:, 0] if request.aggregation == "size" else frame[request.column]
         grouped = column.groupby(by, observed=True, dropna=dropna)
-        if _is_known(meta, request):
+        is_known = is_cudf(meta) and (
+            request.custom or _dtype_of_source(request, _source_dtype(meta, request)) is not None
+        )
+        if is_known:  # cuDF's dtype follows from the input's, without pandas
             columns.append(grouped.size().iloc[:0])
         else:
             try:
@@ -174,14 +177,6 @@ def _custom_meta(grouped: Any, functions: CustomFunctions, **by: Any) -> Any:
     merged = functions.agg(*(part.groupby(**by) for part in parts))
     merged = merged if isinstance(merged, tuple) else (merged,)
     return functions.finalize(*merged) if functions.finalize else merged[0]
-
-
-def _is_known(meta: Any, request: Requested) -> bool:
-    """Whether cuDF's dtype of an output follows from the input's, without pandas."""
-    return is_cudf(meta) and (
-        request.custom is not None
-        or _dtype_of_source(request, _source_dtype(meta, request)) is not None
-    )
 
 
 def _source_dtype(meta: Any, request: Requested) -> Any:

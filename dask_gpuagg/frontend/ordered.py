@@ -7,7 +7,6 @@ have none of the group: here each partition gets the last rows of every group be
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -26,7 +25,7 @@ _NUMBER = "gpuagg row number"
 _ROWS_OF_A_PARTITION = 1 << 40
 
 
-def number_rows(frame: Any, first: int) -> Any:
+def number_rows(frame: Any, first: int = 0) -> Any:
     """Task: a partition with a column of row numbers."""
     return frame.assign(**{_NUMBER: np.arange(first, first + len(frame))})
 
@@ -46,25 +45,12 @@ class NumberedRows(Blockwise):
         frame = self._blockwise_arg(self.frame, index)
         return Task(name, number_rows, frame, index * _ROWS_OF_A_PARTITION)
 
-    @functools.cached_property
-    def _meta(self) -> Any:
-        return number_rows(self.frame._meta, 0)
-
 
 class RowsInOrder(Blockwise):
     """A shuffled frame of numbered rows as it was before, partition by partition."""
 
     _parameters = ["frame"]
     operation = staticmethod(in_order)
-
-    @functools.cached_property
-    def _meta(self) -> Any:
-        return in_order(self.frame._meta)
-
-
-def _shuffled_in_order(shuffle: Any) -> Expr:
-    numbered = NumberedRows(shuffle.frame)
-    return RowsInOrder(RearrangeByColumn(numbered, *shuffle.operands[1:]))
 
 
 def lower_apply(original: Callable[..., Any], self: Any) -> Any:
@@ -73,11 +59,12 @@ def lower_apply(original: Callable[..., Any], self: Any) -> Any:
     if isinstance(self, G.Median) or not self.need_to_shuffle or is_cudf(self.frame._meta):
         return lowered
     before = {node._name for node in self.walk()}
-    shuffles = (node for node in lowered.find_operations(RearrangeByColumn))
+    shuffles = lowered.find_operations(RearrangeByColumn)
     (shuffle,) = (node for node in shuffles if node._name not in before)
     # rows are in order already: ``shift`` would sort them by their labels
     lowered = lowered.substitute_parameters({"dask_func": self._shuffle_grp_func(False)})
-    return lowered.substitute(shuffle, _shuffled_in_order(shuffle))
+    numbered = RearrangeByColumn(NumberedRows(shuffle.frame), *shuffle.operands[1:])
+    return lowered.substitute(shuffle, RowsInOrder(numbered))
 
 
 class _Rolling(NamedTuple):

@@ -27,8 +27,6 @@ Parameters = tuple[tuple[str, Any], ...]
 # arguments of pandas' methods that stock Dask ignores in .agg
 _ARGUMENTS = {"min_count", "numeric_only"}.union(*(r.parameters for r in REGISTRY.values()))
 
-# before release 3 pandas replaced NumPy's functions by its own methods
-_CALLED_AS_WRITTEN = int(pd.__version__.partition(".")[0]) >= 3
 
 # functions whose name is not that of the aggregation, or that mean something else than pandas'
 # method of that name: NumPy divides a sum of squares by n, and its median of a NaN is NaN
@@ -41,10 +39,10 @@ _KNOWN_FUNCTIONS: dict[Any, tuple[str, dict[str, Any]]] = {
     np.nanmedian: ("median", {}),
     np.nanquantile: ("quantile", {}),
     np.quantile: ("quantile", {"skipna": False}),
-    np.median: ("median", {"skipna": False} if _CALLED_AS_WRITTEN else {}),
-    **dict.fromkeys((np.std, np.nanstd), ("std", {"ddof": 0} if _CALLED_AS_WRITTEN else {})),
-    **dict.fromkeys((np.var, np.nanvar), ("var", {"ddof": 0} if _CALLED_AS_WRITTEN else {})),
-    **({sum: ("sum", {"skipna": False})} if _CALLED_AS_WRITTEN else {}),
+    np.median: ("median", {"skipna": False}),
+    **dict.fromkeys((np.std, np.nanstd), ("std", {"ddof": 0})),
+    **dict.fromkeys((np.var, np.nanvar), ("var", {"ddof": 0})),
+    sum: ("sum", {"skipna": False}),
     len: ("size", {}),
 }
 

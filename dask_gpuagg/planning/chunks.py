@@ -243,8 +243,6 @@ def chunked(query: GroupByQuery) -> Chunks | None:
     if settings().chunk.partitions == 1 or query.frame.npartitions == 1:
         return None
     streamed = not device and settings().engine == "device" and stays_on_host(plan) is None
-    # row labels are Dask's, and users' functions may write to what they are given
-    as_dask = plan.reads_labels
     frame, predicate = unprojected(query.frame, by), query.predicate
     readers = STREAMED_READERS if streamed else READERS
     inside, outside = region_of([frame, *expressions((predicate, *by))], readers)
@@ -252,9 +250,9 @@ def chunked(query: GroupByQuery) -> Chunks | None:
         if query.shared:
             return None
         if device or streamed or settings().chunk.partitions is not None:
-            return _of_readers(frame, predicate, by, inside, device, streamed, as_dask)
+            return _of_readers(query, frame, inside, streamed)
         # readers keep all cores of the host busy as it is: a task takes what it took
-        return None if as_dask else _of_files(frame, predicate, by, inside, plan)
+        return None if plan.reads_labels else _of_files(query, frame, inside)
     places = located(outside, device, query.frame._meta)
     if places is None:
         return None
@@ -287,18 +285,15 @@ def _with_read(
 
 
 def _of_readers(
-    frame: Expr,
-    predicate: Expr | None,
-    by: Sequence[Any],
-    inside: Sequence[Expr],
-    device: bool,
-    streamed: bool,
-    as_dask: bool,
+    query: GroupByQuery, frame: Expr, inside: Sequence[Expr], streamed: bool
 ) -> Chunks | None:
     """The chunks of an input that is read by the tasks that group it."""
     kinds = STREAMED_READERS if streamed else READERS
     if not any(isinstance(node, kinds) for node in inside):
         return None
+    device, predicate, by = query.on_device, query.predicate, query.by
+    # row labels are Dask's, and users' functions may write to what they are given
+    as_dask = query.plan.reads_labels
     sizes = list((workers_of(device) or {}).values())
     gpus = sum(size.device_memory > 0 for size in sizes) if device else 0
     number = gpus or len(sizes) or 1
@@ -321,14 +316,13 @@ def _of_readers(
     return Chunks(frame, tuple(by), buckets, number, readers, texts, kinds, predicate)
 
 
-def _of_files(
-    frame: Expr, predicate: Expr | None, by: Sequence[Any], inside: Sequence[Expr], plan: Plan
-) -> Chunks | None:
+def _of_files(query: GroupByQuery, frame: Expr, inside: Sequence[Expr]) -> Chunks | None:
     """The files of each partition, which the host groups one after the other.
 
     Few files are taken one by one, where partials of rows or pairs would have to be joined.
     """
-    by_files = by_file(frame, (predicate, *by), inside)
+    plan = query.plan
+    by_files = by_file(frame, (query.predicate, *query.by), inside)
     if by_files is None:
         return None
     files, (predicate, *keys), buckets = by_files

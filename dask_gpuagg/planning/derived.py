@@ -13,7 +13,6 @@ from dask.dataframe.dask_expr._expr import Expr
 
 from dask_gpuagg.engines import dtypes_of
 from dask_gpuagg.expressions import Derived, Read, Step, Tree, common_dtype, ticks
-from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.chunks import GroupByQuery
 from dask_gpuagg.planning.nodes import DerivedColumns
 
@@ -76,16 +75,11 @@ def derived_at_once(query: GroupByQuery) -> GroupByQuery:
     if predicate is not None and predicate.dtype != "bool":
         return query
     (source,) = reader.sources.values()
-    nullable = None if predicate is None else _nullable_key(plan, [columns[label] for label in by])
-    derived = Derived(tuple(columns.items()), predicate, None if nullable is None else by[nullable])
+    nullable = None
+    if predicate is not None and plan.drops_at_once:
+        nullable = next((label for label in by if columns[label].dtype), None)
+    derived = Derived(tuple(columns.items()), predicate, nullable)
     return replace(query, frame=DerivedColumns(source, derived), by=by, predicate=None)
-
-
-def _nullable_key(plan: Plan, keys: list[Tree]) -> int | None:
-    """The number of a key of fixed width, if rows of null keys are in no table."""
-    return (
-        next((i for i, key in enumerate(keys) if key.dtype), None) if plan.drops_at_once else None
-    )
 
 
 def _text(label: Any) -> str:
@@ -163,32 +157,26 @@ def _checked(name: str, dtype: str, *operands: Any) -> Step:
     step = Step(name, dtype, operands)
     trees = [operand for operand in operands if isinstance(operand, Read | Step)]
     try:
-        result, dtypes = np.dtype(dtype), [np.dtype(tree.dtype) for tree in trees if tree.dtype]
-        common = common_dtype(step) if len(dtypes) == len(trees) else None
         for operand in operands:
             if isinstance(operand, pd.Timestamp | str):
                 ticks(operand, trees[0].dtype)
+        dtypes = [np.dtype(tree.dtype) for tree in trees if tree.dtype]
+        suits = len(dtypes) == len(trees) and _suits(step, dtypes)
     except (TypeError, ValueError, OverflowError) as error:
         raise _LeftToDask from error
-    kinds: set[str] = {of.kind for of in dtypes}
-    if common is not None and common.kind in "iu":
-        bounds = np.iinfo(common)
-        if not all(bounds.min <= op <= bounds.max for op in operands if type(op) is int):
-            raise _LeftToDask
-    if common is None or not _suits(name, result, common, dtypes, kinds, operands):
+    if not suits:
         raise _LeftToDask
     return step
 
 
-def _suits(
-    name: str,
-    result: np.dtype[Any],
-    common: np.dtype[Any],
-    dtypes: list[np.dtype[Any]],
-    kinds: set[str],
-    operands: tuple[Any, ...],
-) -> bool:
+def _suits(step: Step, dtypes: list[np.dtype[Any]]) -> bool:
     """Whether the kernel's arithmetic is cuDF's: C++ promotes numbers otherwise than NumPy."""
+    name, result, operands = step.operation, np.dtype(step.dtype), step.operands
+    common, kinds = common_dtype(step), {of.kind for of in dtypes}
+    if common.kind in "iu":
+        bounds = np.iinfo(common)
+        if not all(bounds.min <= op <= bounds.max for op in operands if type(op) is int):
+            return False
     if name in _LOGICAL:
         return kinds == {"b"} and result.kind == "b" and common.kind == "b"
     if name in ("where", "mask"):

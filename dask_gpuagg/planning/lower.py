@@ -33,7 +33,6 @@ from dask_gpuagg.planning.chunks import (
     unprojected,
 )
 from dask_gpuagg.planning.filters import Blanked
-from dask_gpuagg.planning.nodes import Promised
 from dask_gpuagg.planning.route import (
     BYTES_ON_HOST,
     MERGED_ON_HOST,
@@ -79,7 +78,7 @@ _BINS = 3
 
 def physical(query: GroupByQuery, decision: Routing) -> Expr:
     """Build the physical nodes of a query, with ``decision.outputs`` partitions."""
-    plan, outputs, promised = query.plan, decision.outputs, Promised(query.meta, query.plan)
+    plan, outputs, promised = query.plan, decision.outputs, nodes.Promised(query.meta, query.plan)
     at_once = _must_complete_at_once(query)
     if decision.route is Route.ALIGNED and not at_once:
         aligned = nodes.GroupByMerge(partials_of(query, None), plan, promised, decision)
@@ -187,21 +186,12 @@ def _pieces_of_rows(query: GroupByQuery, decision: Routing, chunks: Chunks | Non
     return min(pieces, max(_PIECES_OF_ROWS, fit_outputs))
 
 
-def _smaller(query: GroupByQuery, decision: Routing, chunks: Chunks) -> Chunks:
-    """Chunks that leave room for their partials, where all groups exceed a chunk's memory.
-
-    Then a partial has about as many groups as its chunk has rows, and merging several partitions
-    gains nothing: a task takes so many as make about one output.
-    """
-    memory = gpus()[1]
-    expected = (decision.groups or 0) * bytes_of_a_group(query)
-    if not memory or expected <= memory // CHUNKS_OF_A_GPU:
-        return chunks
-    return chunks.divided(expected * PIECES_OF_A_GPU // memory)
-
-
 def _exchange(
-    query: GroupByQuery, promised: Promised, decision: Routing, chunks: Chunks | None, buckets: int
+    query: GroupByQuery,
+    promised: nodes.Promised,
+    decision: Routing,
+    chunks: Chunks | None,
+    buckets: int,
 ) -> Expr:
     plan = query.plan
     method = query.shuffle_method or dask.config.get("dataframe.shuffle.method", None)
@@ -210,8 +200,12 @@ def _exchange(
     if method is None or (method == "tasks" and query.on_device):
         # here Dask would shuffle through the disk: partials are small, and our exchange keeps
         # them in memory; Dask's own would take partials of the device through the host
-        if chunks is not None and query.on_device:
-            chunks = _smaller(query, decision, chunks)
+        if chunks is not None and query.on_device and (memory := gpus()[1]):
+            # Of more groups than a chunk has room for, its partial has about as many as it has
+            # rows, and merging several partitions gains nothing: a task makes about one output.
+            expected = (decision.groups or 0) * bytes_of_a_group(query)
+            if expected > memory // CHUNKS_OF_A_GPU:
+                chunks = chunks.divided(expected * PIECES_OF_A_GPU // memory)
         partials = partials_of(query, chunks, buckets)
         number = _joined(query, buckets) if chunks is None else partials.npartitions
         if number < partials.npartitions:
@@ -269,7 +263,7 @@ def narrow(query: GroupByQuery, decision: Routing) -> Expr | None:
         return None
     reason = f"about {groups:,} groups of {rows:,} rows, which are not moved"
     decision = replace(decision, reason=reason, groups=groups, bound=False)
-    promised = Promised(query.meta, query.plan)
+    promised = nodes.Promised(query.meta, query.plan)
     max_inside = max(MOST_INSIDE, 2 * inside / rows)
     return nodes.GroupByNarrowed(chunks, query.plan, promised, decision, stride, max_inside)
 
@@ -309,8 +303,6 @@ class Physical:
         partitions before.
     chunks : str
         How many partitions a task takes; empty where each has a task of its own.
-    workers : int
-        On how many workers chunks are.
     nbytes : int or None
         Of all partials, roughly, where groups or rows are known.
     reason : str
@@ -328,7 +320,6 @@ class Physical:
     outputs: int
     tasks: tuple[tuple[str, int], ...]
     chunks: str = ""
-    workers: int = 0
     nbytes: int | None = None
     reason: str = ""
     predicate: str = ""
@@ -382,7 +373,6 @@ def described(query: GroupByQuery, decision: Routing, planned: Expr) -> Physical
         int(planned.npartitions),
         tuple(tasks.items()),
         "" if chunks is None else str(chunks),
-        0 if chunks is None else chunks.workers,
         _bytes(query, partials, decision.groups) if partials else None,
         merge.decision.reason,
         short(query.rows),

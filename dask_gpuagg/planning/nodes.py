@@ -50,8 +50,7 @@ class Promised:
     def __init__(self, meta: Any, plan: Plan) -> None:
         self.meta = meta
         self.on_device = engine_name(meta) != HOST
-        shaped = self.on_device and plan.shape == "groups"
-        self.sent = engine_of(meta).shape_of(meta) if shaped else meta
+        self.sent = engine_of(meta).shape_of(meta) if plan.shape == "groups" else meta
 
     @functools.cached_property
     def meta(self) -> Any:
@@ -195,9 +194,8 @@ class GroupByFinished(GroupByNode):
 
     @functools.cached_property
     def _name(self) -> str:
-        return (
-            self._finished if self._number() == 1 else f"gpuagg_output-{self.deterministic_token}"
-        )
+        prefix = self._prefix if self._number() == 1 else "gpuagg_output"
+        return f"{prefix}-{self.deterministic_token}"
 
     def _number(self) -> int:
         return int(self.decision.outputs)

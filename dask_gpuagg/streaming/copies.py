@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import os
 import queue
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 import numba.experimental.function_type  # noqa: F401  (registers the type of what is called)
 import numpy as np
 import numpy.typing as npt
+from dask.system import cpu_count
 from numba import types
 
 from dask_gpuagg.cuda.runtime.driver import DriverError, bindings, checked
@@ -150,8 +150,7 @@ class Pinned:
 
     def __init__(self, stream: int, begin: Callable[[], None]) -> None:
         self._stream, self._calls = stream, calls()
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        threads = max(1, min(_THREADS, cores or 1))
+        threads = min(_THREADS, cpu_count())
         memory, number = _pinned(threads * _BUFFERS_OF_A_THREAD)
         self._threads = min(threads, number)
         places = range(memory, memory + number * _BUFFER_BYTES, _BUFFER_BYTES)

@@ -134,7 +134,10 @@ class Stream:
             return
         if self.like and not _are_alike(self.like[0].part, batch[0].part):
             self.spill()
-        self._add(tables)
+        if not any(self.tables):
+            self.tables = [[] for _ in tables]
+        for part, table in zip(self.tables, tables, strict=True):
+            part.append(table)
         self.like = batch[:1]
         # a merge releases its tables, which nothing else may keep
         tables.clear()
@@ -144,13 +147,6 @@ class Stream:
             self.merge()
             if len(self.tables) == 1 and self.merged_rows > MOST_GROUPS:
                 _attempt(self._divide)
-
-    def _add(self, tables: Sequence[Any]) -> None:
-        """Add a table to each part."""
-        if not any(self.tables):
-            self.tables = [[] for _ in tables]
-        for part, table in zip(self.tables, tables, strict=True):
-            part.append(table)
 
     def _divide(self) -> None:
         ((table,),) = self.tables
@@ -381,10 +377,7 @@ def _are_alike(part: Any, other: Any) -> bool:
 def _is_same(dtype: Any, other: Any) -> bool:
     # equal categories may be in another order, which their codes show
     categories = getattr(dtype, "categories", None)
-    if dtype is other or categories is None:
-        return bool(dtype == other)
-    others = getattr(other, "categories", None)
-    return others is not None and bool(categories.equals(others)) and dtype == other
+    return bool(dtype == other and (categories is None or categories.equals(other.categories)))
 
 
 def refusal(plan: Plan) -> str | None:

@@ -23,20 +23,11 @@ from dask.dataframe.utils import is_index_like, is_series_like
 from dask_gpuagg import exact_sums
 from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.dtypes import INTEGRAL, dtype_class, ticks_of
-from dask_gpuagg.engines import (
-    DEVICE,
-    HOST,
-    Engine,
-    columns_of,
-    engine_name,
-    engine_of,
-    has_column,
-)
+from dask_gpuagg.engines import DEVICE, HOST, Engine, columns_of, engine_name, engine_of, has_column
 from dask_gpuagg.plan import Partial, Plan, StateUse
 from dask_gpuagg.reporting.events import Fallback, FellBack, emit
 from dask_gpuagg.states import STATES
 from dask_gpuagg.streaming import stream
-from dask_gpuagg.streaming.stream import is_as_promised, streams
 from dask_gpuagg.tasks.reading import Chunk, Frame, frame_of, this_task
 
 # entry of a partial beside its tables: the dtype of each column of the plan
@@ -313,12 +304,6 @@ def partial_of(inputs: Inputs, plan: Plan, engine: Engine) -> Partial:
     return labelled(tables, inputs.dtypes)
 
 
-def stack_small(parts: Sequence[Inputs], plan: Plan) -> list[Inputs]:
-    """Concatenate small consecutive partitions."""
-    engine = engine_of(parts[0].keys[0])
-    return [stacked(run, engine, plan) for run in stackable(parts, plan, engine)]
-
-
 def partials_of(parts: Sequence[Inputs], plan: Plan) -> list[Partial]:
     """The partials of partitions, of which as many as possible are stacked and reduced at once."""
     if goes_to_device(parts[0].keys[0], plan):
@@ -490,7 +475,7 @@ def key_of(frame: Any, by: Any) -> Any:
 
 def goes_to_device(column: Any, plan: Plan) -> bool:
     """Whether the GPU groups partitions with such a column of pandas."""
-    return engine_name(column) == HOST and streams(plan)
+    return engine_name(column) == HOST and stream.streams(plan)
 
 
 def _streamed(parts: Iterator[Inputs], plan: Plan) -> list[Partial]:
@@ -501,7 +486,7 @@ def _streamed(parts: Iterator[Inputs], plan: Plan) -> list[Partial]:
     max_bytes = limit // _SHARE_OF_A_WORKER if limit else None
 
     def is_exact(part: Inputs) -> bool:
-        return part.dtypes is None and is_as_promised(part.keys, part.columns, plan)
+        return part.dtypes is None and stream.is_as_promised(part.keys, part.columns, plan)
 
     partials: list[Partial] = []
     with gpu.exclusive() as device:

@@ -21,6 +21,7 @@ from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import HOST, Engine, engine_name, engine_of
 from dask_gpuagg.engines.host import narrowed
+from dask_gpuagg.engines.host.compiled import LEAST_ROWS, should_run
 from dask_gpuagg.expressions import Derived
 from dask_gpuagg.narrowing import is_narrowed
 from dask_gpuagg.plan import Partial, Plan
@@ -40,8 +41,8 @@ from dask_gpuagg.tasks.partials import (
     partials_of,
     partials_of_stream,
     rows_of,
-    stack_small,
     stackable,
+    stacked,
     tables_of,
 )
 from dask_gpuagg.tasks.reading import Chunk, reading, show_progress
@@ -199,7 +200,9 @@ def gpuagg_pieces(partial: Partial, plan: Plan, buckets: int, order: int) -> pd.
     them. So a piece travels as bytes.
     """
     pieces = gpuagg_split(partial, plan, buckets)
-    every = _wants_categories(plan)
+    # the categories of pieces without rows are counted, or are groups, or make the order
+    is_ordered = plan.sort and any(dtype_class(key.dtype) == "category" for key in plan.keys)
+    every = plan.shape == "values" or not plan.observed or is_ordered
     filled = [
         i for i, piece in enumerate(pieces) if every or any(map(len, tables_of(piece).values()))
     ]
@@ -248,17 +251,6 @@ def read(done: Task, parts: Sequence[Inputs], plan: Plan) -> None:
     """Say what a task read."""
     nbytes = sum(part.nbytes for part in parts)
     done.saw(engine_for(parts[0].keys[0], plan), sum(map(len, parts)), nbytes=nbytes)
-
-
-def _wants_categories(plan: Plan) -> bool:
-    """Whether an output needs the categories of pieces without rows.
-
-    Of its keys, to add groups that no row has, or to sort by an order that all outputs share;
-    of the values, where they are counted.
-    """
-    if plan.shape == "values" or not plan.observed:
-        return True
-    return plan.sort and any(dtype_class(key.dtype) == "category" for key in plan.keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +310,7 @@ def gpuagg_sample_rows(chunk: Chunk, plan: Plan, stride: int) -> Sampled:
         samples = [narrowed.sample(run, plan, stride) for run in runs]
         rows = list(map(len, inputs))
         done.saw(HOST, sum(rows), sum(map(len, samples)))
-        dtypes, ready = [part.dtypes for part in inputs], narrowed.is_ready()
+        dtypes, ready = [part.dtypes for part in inputs], should_run(LEAST_ROWS)
         return {"samples": samples, "dtypes": dtypes, "rows": rows, "ready": ready}
 
 
@@ -374,7 +366,7 @@ def gpuagg_count_sides(chunk: Chunk, plan: Plan, aim: Aim | None) -> Counted:
         counted = _counted(inputs, aim, plan)
         rest = _others(plan)
         beside = combined(partials_of(inputs, rest), rest) if rest.outputs else None
-        done.groups = _kept(counted)
+        done.groups = narrowed.kept_rows(counted)
         return {"counted": counted, "partial": beside}
 
 
@@ -396,7 +388,7 @@ def gpuagg_recount_sides(chunk: Chunk, plan: Plan, wider: Aim | None) -> list[An
     with task(plan, "recount") as done:
         inputs = inputs_there(chunk, plan)
         counted = _counted(inputs, wider, plan)
-        done.saw(HOST, sum(map(len, inputs)), _kept(counted))
+        done.saw(HOST, sum(map(len, inputs)), narrowed.kept_rows(counted))
         return counted
 
 
@@ -421,20 +413,14 @@ def gpuagg_pick(
         rows = narrowed.picked(aim.brackets, counted, last, recounted, aim.plan(plan))
         beside = combined(partials, _others(plan)) if partials else labelled({}, aim.dtypes)
         output = finalized([{"rows": rows, **beside}], replace(plan, narrowed=True), meta)
-        done.saw(HOST, _kept([*counted, *recounted]), len(output))
+        done.saw(HOST, narrowed.kept_rows([*counted, *recounted]), len(output))
         return output
 
 
-def _kept(counted: Sequence[Any]) -> int:
-    return sum(map(narrowed.kept_rows, counted))
-
-
 def _counted(inputs: Sequence[Inputs], aim: Aim, plan: Plan) -> list[Any]:
-    together = aim.plan(plan)
-    return [
-        narrowed.count(part.keys, part.columns, aim.brackets, together)
-        for part in stack_small(inputs, plan)
-    ]
+    together, engine = aim.plan(plan), engine_of(inputs[0].keys[0])
+    parts = (stacked(run, engine, plan) for run in stackable(inputs, plan, engine))
+    return [narrowed.count(part.keys, part.columns, aim.brackets, together) for part in parts]
 
 
 def _others(plan: Plan) -> Plan:

@@ -25,11 +25,7 @@ from dask_gpuagg.cuda.aggregate import prepare
 from dask_gpuagg.cuda.query.instantiations import UNITS, first_units
 from dask_gpuagg.cuda.runtime import driver, kernels
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines.device.memory import (
-    copy_files_by_all_cores,
-    resources,
-    spill_manager,
-)
+from dask_gpuagg.engines.device.memory import copy_files_by_all_cores, resources, spill_manager
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.plan import Plan, Unsupported
 from dask_gpuagg.reporting.events import dry_run

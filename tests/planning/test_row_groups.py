@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import dask_gpuagg
 from dask_gpuagg.planning.chunks import Chunks
-from dask_gpuagg.planning.row_groups import BoundedFSSpec, BoundedPyarrowFS
+from dask_gpuagg.planning.filters import BoundedFSSpec, BoundedPyarrowFS
 from dask_gpuagg.tasks import reading
 from tests.comparison import compare
 

@@ -6,12 +6,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 from dask_gpuagg.cuda.query.forms import BY_ROW, HASHED, PACKED, WIDE, Form
-from dask_gpuagg.cuda.query.instantiations import (
-    FOLDS,
-    PARTITIONED,
-    UNITS,
-    TranslationUnit,
-)
+from dask_gpuagg.cuda.query.instantiations import FOLDS, PARTITIONED, UNITS, TranslationUnit
 from dask_gpuagg.cuda.query.tuning import CODED_COLUMNS, TOLD_COLUMNS
 from dask_gpuagg.cuda.query.types import (
     HEAVY,

@@ -278,12 +278,6 @@ def _archive(architecture: str, number: int) -> bytes:
     return lzma.decompress((SHIPPED / f"{architecture}-{number}.xz").read_bytes())
 
 
-def forget_shipped() -> None:
-    """Look for archives again."""
-    _index.cache_clear()
-    _archive.cache_clear()
-
-
 # ---- in the background ---------------------------------------------------------------------------
 
 _waits: ContextVar[bool] = ContextVar("_waits", default=True)

@@ -7,6 +7,7 @@ only if nobody but its reader and root may have written it.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import re
@@ -117,8 +118,6 @@ def one_at_a_time(name: str) -> Iterator[None]:
 
     A lock that cannot be had is done without: then several make the same.
     """
-    import fcntl  # not on every system that has pandas
-
     directory = cache_directory()
     path = None if directory is None else directory / f"gpuagg-{name}.lock"
     file = None if path is None else _locked(path)
@@ -135,8 +134,6 @@ def one_at_a_time(name: str) -> Iterator[None]:
 
 def _locked(path: Path) -> int | None:
     """The descriptor of a file that is locked; None where it cannot be, or others keep it."""
-    import fcntl
-
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -17,12 +17,6 @@ from dask_gpuagg.cuda.choice import summary, tables
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Partitioned, Sgb
 from dask_gpuagg.cuda.choice.summary import KeySummary, Numbers
 from dask_gpuagg.cuda.keys import ranges
-from dask_gpuagg.cuda.keys.ranges import (
-    RangedKeys,
-    bounds_of,
-    numbered_by_ranges,
-    numbered_by_steps,
-)
 from dask_gpuagg.cuda.query import tuning
 from dask_gpuagg.cuda.query.structs import HotSeen, Summary
 from dask_gpuagg.cuda.runtime.driver import fill, read_back
@@ -76,7 +70,9 @@ class Sample:
     def ranges(self) -> list[tuple[int, int]]:
         """Least and greatest value of each key column, where ``Query.may_fill``."""
         of = self._counts.ranges
-        return [bounds_of(of[2 * i], of[2 * i + 1]) for i in range(len(self._call.query.keys))]
+        return [
+            ranges.bounds_of(of[2 * i], of[2 * i + 1]) for i in range(len(self._call.query.keys))
+        ]
 
     def some_words(self) -> _Array:
         """Unmixed words of some of the keys, int64: those of as many slots as lie first."""
@@ -135,7 +131,7 @@ def sampled(call: Call, forced: str) -> bool:
     return call.rows >= summary.SAMPLED_FROM or (forced == "direct" and call.rows > 0)
 
 
-def ranged_keys_of(call: Call, sample: Sample, decision: Decision) -> RangedKeys | None:
+def ranged_keys_of(call: Call, sample: Sample, decision: Decision) -> ranges.RangedKeys | None:
     """The numbers by which keys may have slots that they have not as they are.
 
     None where there are too many numbers, or where another than ``decision``, which is for the keys
@@ -148,12 +144,12 @@ def ranged_keys_of(call: Call, sample: Sample, decision: Decision) -> RangedKeys
         # one hash table in shared memory takes packed words faster than their numbers are made
         if isinstance(decision, Hgb):
             return None
-        return numbered_by_ranges(query, sample.ranges, call.rows, call.key_labels)
+        return ranges.numbered_by_ranges(query, sample.ranges, call.rows, call.key_labels)
     dense = isinstance(decision, Direct) or (isinstance(decision, Partitioned) and decision.window)
     few = call.rows < ranges.STEPPED_ROWS or estimate.groups < _STEPPED_GROUPS
     if dense or few or estimate.skewed:
         return None
-    return numbered_by_steps(
+    return ranges.numbered_by_steps(
         query, sample.some_words(), estimate.bounds, call.rows, call.key_labels
     )
 

@@ -454,7 +454,12 @@ class Reducer:
         codes = self.codes if self._small_codes is None else self._small_codes
         bits = read_only(values, np.float64).view(np.uint64)
         lowest, highest = _exponents(bits, by_loops)
-        fields = self._not_finite(values, nan_is_null) if highest == _INFINITE else {}
+        fields: Fields = {}
+        if highest == _INFINITE:
+            nan, above, below = exact_sums.SPECIAL
+            rows_of = {above: values == np.inf, below: values == -np.inf}
+            rows_of |= {} if nan_is_null else {nan: np.isnan(values)}
+            fields = {name: self.count(some) for name, some in rows_of.items() if some.any()}
         digits: exact_sums.Digits = {}
         for start in range(0, len(bits) if lowest < _INFINITE else 0, _ROWS_OF_A_BIN):
             rows = slice(start, start + _ROWS_OF_A_BIN)
@@ -469,13 +474,6 @@ class Reducer:
         # copies: a column of the accumulators keeps all of them
         used = {j: np.ascontiguousarray(part) for j, part in digits.items() if part.any()}
         return fields | {exact_sums.label(j): used[j] for j in sorted(used)}
-
-    def _not_finite(self, values: Array, nan_is_null: bool) -> Fields:
-        nan, above, below = exact_sums.SPECIAL
-        rows = {above: values == np.inf, below: values == -np.inf}
-        if not nan_is_null:
-            rows[nan] = np.isnan(values)
-        return {name: self.count(some) for name, some in rows.items() if some.any()}
 
     @cached_property
     def _small_codes(self) -> npt.NDArray[np.int32] | None:

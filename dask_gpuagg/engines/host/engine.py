@@ -99,7 +99,7 @@ def partial(
     groups = group(keys, dropna)
     if groups.has_group is not None:
         if isinstance(columns, Columns):
-            columns = columns.where(groups.has_group)
+            columns = columns.take(np.flatnonzero(groups.has_group))
         else:
             columns = [c[groups.has_group] for c in columns]
         index = index[groups.has_group]

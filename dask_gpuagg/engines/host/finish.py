@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,6 @@ from dask_gpuagg.engines.host.dtypes import (
 from dask_gpuagg.engines.host.grouping import group, is_dictionary, lists_of
 from dask_gpuagg.engines.host.stacking import MANY_COLUMNS, States, join
 from dask_gpuagg.plan import Output, Plan
-
-# pandas' own text is objects before release 3
-_HAS_TEXT = int(pd.__version__.partition(".")[0]) >= 3
 
 Floats = npt.NDArray[np.float64]
 Parameters = dict[str, Any]
@@ -127,12 +125,11 @@ def _every_category(
 def finish_matrix(keys: list[Any], states: States, plan: Plan, meta: Any) -> pd.DataFrame:
     """``cov`` and ``corr``: one row per group and column, one column per column."""
     n, m = len(keys[0]), len(plan.columns)
-    output = plan.outputs[0]
     cube = np.empty((n, m, m))
     for i, use in enumerate(plan.states):
         state = {name: np.asarray(states[i][name]) for name in ("n", "cxx", "cxy", "cyy")}
         a, b = use.columns
-        cube[:, a, b] = cube[:, b, a] = _MATRIX[output.aggregation](state, dict(output.parameters))
+        cube[:, a, b] = cube[:, b, a] = _matrix_values(plan.outputs[0], state)
     order = sort_order(keys) if plan.sort else np.arange(n)
     repeated = [k.take(np.repeat(order, m)) for k in keys]
     labels = np.tile(np.arange(m), n)
@@ -240,65 +237,49 @@ def _mean_of_decimals(sums: Any, n: npt.NDArray[np.int64]) -> npt.NDArray[np.obj
     return means
 
 
-def _spread(power: int) -> Callable[[Fields, Parameters], Floats]:
+def _spread(state: Fields, parameters: Parameters, power: int) -> Floats:
     """Variance, standard deviation or standard error, by ``Aggregation.power``."""
-
-    def spread(state: Fields, parameters: Parameters) -> Floats:
-        freedom = state["n"] - parameters.get("ddof", 1)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            variance: Floats = np.where(freedom > 0, state["m2"] / freedom, np.nan)
-            # in pandas' order of operations: whole errors of durations are not cut to less
-            variance = variance / state["n"] if power == 2 else variance
-            return np.sqrt(variance) if power else variance
-
-    return spread
+    freedom = state["n"] - parameters.get("ddof", 1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        variance: Floats = np.where(freedom > 0, state["m2"] / freedom, np.nan)
+        # in pandas' order of operations: whole errors of durations are not cut to less
+        variance = variance / state["n"] if power == 2 else variance
+        return np.sqrt(variance) if power else variance
 
 
-def _label(name: str) -> Callable[[Fields, Parameters], Any]:
-    def label(state: Fields, parameters: Parameters) -> Any:
-        skipna = parameters.get("skipna", True)
-        if skipna and pd.isna(state["value"]).any():
-            raise ValueError(f"{name} with skipna=True encountered all NA values in a group.")
-        if not skipna and (np.asarray(state["nulls"]) > 0).any():
-            raise ValueError(f"{name} with skipna=False encountered an NA value.")
-        return state["label"]
-
-    return label
+def _label(state: Fields, parameters: Parameters, name: str) -> Any:
+    skipna = parameters.get("skipna", True)
+    if skipna and pd.isna(state["value"]).any():
+        raise ValueError(f"{name} with skipna=True encountered all NA values in a group.")
+    if not skipna and (np.asarray(state["nulls"]) > 0).any():
+        raise ValueError(f"{name} with skipna=False encountered an NA value.")
+    return state["label"]
 
 
 _FINISH: dict[str, Callable[[Fields, Parameters], Any]] = {
     "sum": _sum,
     "mean": _mean,
-    **{a.name: _spread(a.power) for a in REGISTRY.values() if a.power is not None},
-    "idxmin": _label("idxmin"),
-    "idxmax": _label("idxmax"),
+    **{a.name: partial(_spread, power=a.power) for a in REGISTRY.values() if a.power is not None},
+    "idxmin": partial(_label, name="idxmin"),
+    "idxmax": partial(_label, name="idxmax"),
 }
 
 
-def _cov(state: Fields, parameters: Parameters) -> Floats:
-    freedom = state["n"] - parameters.get("ddof", 1)
+def _matrix_values(output: Output, state: Fields) -> Floats:
+    """The covariance or correlation of two columns in each group."""
+    freedom = state["n"] - dict(output.parameters).get("ddof", 1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(freedom > 0, state["cxy"] / freedom, np.nan)
-
-
-def _corr(state: Fields, parameters: Parameters) -> Floats:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        corr = state["cxy"] / np.sqrt(state["cxx"] * state["cyy"])
-    return np.asarray(np.clip(corr, -1.0, 1.0))
-
-
-_MATRIX: dict[str, Callable[[Fields, Parameters], Floats]] = {"cov": _cov, "corr": _corr}
+        if output.aggregation == "cov":
+            return np.where(freedom > 0, state["cxy"] / freedom, np.nan)
+        corr: Floats = np.clip(state["cxy"] / np.sqrt(state["cxx"] * state["cyy"]), -1.0, 1.0)
+    return corr
 
 
 # Outputs of distinct pairs and of whole rows.
 
 
-def _nunique(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
-    return reducer.count(values.notna().to_numpy())
-
-
 def _unique(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
-    if isinstance(values.dtype, pd.StringDtype) and _HAS_TEXT:
+    if isinstance(values.dtype, pd.StringDtype):
         # Dask makes text Arrow's, whose nulls are NA; pandas' own text has NaN
         values = values.astype("str")
     # pandas gives no groups the dtype of the values
@@ -310,10 +291,6 @@ def _median(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
     return reducer.by(values).median().array if medians is None else medians
 
 
-def _quantile(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
-    return reducer.by(values).quantile(**parameters).array
-
-
 def _list(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
     ordered = values.astype(object).to_numpy()[np.argsort(reducer.codes, kind="stable")]
     return lists_of(list(ordered), reducer.size)
@@ -321,9 +298,9 @@ def _list(reducer: Reducer, values: pd.Series, parameters: Parameters) -> Any:
 
 # by the groups of a table's rows, the column of values, and the output's parameters
 WHOLE: dict[str, Callable[[Reducer, pd.Series, Parameters], Any]] = {
-    "nunique": _nunique,
+    "nunique": lambda reducer, values, _: reducer.count(values.notna().to_numpy()),
     "unique": _unique,
     "median": _median,
-    "quantile": _quantile,
+    "quantile": lambda reducer, values, how: reducer.by(values).quantile(**how).array,
     "list": _list,
 }

@@ -13,7 +13,7 @@ import pandas as pd
 from dask_gpuagg.aggregations import Kind
 from dask_gpuagg.engines.host import compiled
 from dask_gpuagg.engines.host.grouping import Groups, group
-from dask_gpuagg.engines.host.stacking import keys_of, stack, stack_series
+from dask_gpuagg.engines.host.stacking import keys_of, places_among, stack
 from dask_gpuagg.narrowing import (
     ERRORS,
     SPARE,
@@ -41,8 +41,8 @@ class Brackets:
     """Brackets by target: the two values between which a group's order statistics are searched.
 
     ``keys`` are those of the groups that have brackets; ``ends`` for each target the low and the
-    high ends, arrays of shape (groups,) of ``_wide`` values. ``others``: whether the brackets of
-    all other groups are open, or shut. ``inside`` is the share of all rows expected between.
+    high ends, arrays of 64-bit numbers of shape (groups,). ``others``: whether the brackets of all
+    other groups are open, or shut. ``inside`` is the share of all rows expected between.
     """
 
     keys: pd.DataFrame
@@ -69,14 +69,9 @@ def sample(run: Sequence[Any], plan: Plan, stride: int) -> pd.DataFrame:
     return stack(sampled)
 
 
-def is_ready() -> bool:
-    """Whether rows can be counted by brackets: the compiled loops can run."""
-    return compiled.should_run(compiled.LEAST_ROWS)
-
-
-def kept_rows(counted: Counted) -> int:
+def kept_rows(counted: Sequence[Counted]) -> int:
     """The number of rows inside of brackets."""
-    return sum(len(values) for _, values in counted["inside"])
+    return sum(len(values) for of_chunk in counted for _, values in of_chunk["inside"])
 
 
 def aim(samples: Sequence[pd.DataFrame], plan: Plan) -> Brackets:
@@ -86,7 +81,9 @@ def aim(samples: Sequence[pd.DataFrame], plan: Plan) -> Brackets:
     ends = []
     for target in targets(plan):
         column = stacked[f"v{target.column}"]
-        wide = _wide(plan.columns[target.column].dtype)
+        # values are compared by compiled loops of three signatures
+        kind = plan.columns[target.column].dtype.kind
+        wide = np.dtype({"i": np.int64, "u": np.uint64, "f": np.float64}[kind])
         values, codes = _plain(column, groups, wide)
         values = values.astype(wide, copy=False)
         valid = ~np.isnan(values)
@@ -117,11 +114,6 @@ def _aimed(codes: Array, n: int, values: Array, q: float) -> tuple[Array, Array]
     return lows, highs
 
 
-def _wide(dtype: Any) -> np.dtype[Any]:
-    """The dtype in which values are compared, by compiled loops of three signatures."""
-    return np.dtype({"i": np.int64, "u": np.uint64, "f": np.float64}[dtype.kind])
-
-
 def _extremes(dtype: np.dtype[Any]) -> tuple[Any, Any]:
     if dtype.kind == "f":
         return -np.inf, np.inf
@@ -134,7 +126,7 @@ def count(
     """Count rows by the sides of their group's brackets, and keep those inside."""
     groups = group(keys, plan.dropna and not plan.drops_late)
     table = _key_table(groups)
-    places = _places(table, brackets.keys)
+    places = places_among(table, brackets.keys)
     counts, inside = [], []
     for target, ends in zip(targets(plan), brackets.ends, strict=True):
         values, codes = _plain(columns[target.column], groups, ends[0].dtype)
@@ -155,16 +147,6 @@ def _plain(column: pd.Series, groups: Groups, dtype: np.dtype[Any]) -> tuple[Arr
         return array.to_numpy(), groups.codes
     valid = ~np.asarray(array.isna())
     return array[valid].to_numpy(dtype), groups.codes[valid]
-
-
-def _places(table: pd.DataFrame, among: pd.DataFrame) -> Array:
-    """The row of each group of a table among others, -1 for none."""
-    pairs = zip(keys_of(among), keys_of(table), strict=True)
-    together = group([stack_series(pair) for pair in pairs], dropna=False)
-    of_other, of_group = np.split(together.codes, [len(among)])
-    places: Array = np.full(together.n, -1)
-    places[of_other] = np.arange(len(among))
-    return np.asarray(places[of_group])
 
 
 def _ends_of(places: Array, ends: tuple[Array, Array], others: bool) -> tuple[Array, Array]:
@@ -218,7 +200,7 @@ class _Together:
         self._codes = np.split(groups.codes, rows)
         self._counted = counted
         self._brackets = brackets
-        self._places = _places(self.keys, brackets.keys)
+        self._places = places_among(self.keys, brackets.keys)
 
     def ends(self, target: int) -> tuple[Array, Array]:
         """The ends of each group's bracket."""
@@ -279,7 +261,7 @@ def picked(
     """
     first = _Together(counted, brackets)
     second = None if wider is None else _Together(again, wider)
-    place = None if second is None else _places(first.keys, second.keys)
+    place = None if second is None else places_among(first.keys, second.keys)
     statistics: dict[Target, tuple[_Ranked, Array]] = {}
     for i, target in enumerate(targets(plan)):
         ranked, values = _statistics(first, i, target.q)

@@ -14,7 +14,7 @@ from dask_gpuagg import exact_sums
 from dask_gpuagg.dtypes import dtype_class, is_plain
 from dask_gpuagg.engines.host import compiled
 from dask_gpuagg.engines.host.compiled import Fields, Reducer
-from dask_gpuagg.engines.host.grouping import rows_of_each
+from dask_gpuagg.engines.host.grouping import group, rows_of_each
 from dask_gpuagg.engines.host.states import sums_fit
 from dask_gpuagg.plan import Plan
 
@@ -52,10 +52,6 @@ class Columns(Sequence[pd.Series]):
         if isinstance(position, slice):
             return Columns(self._frame, self._places[position])
         return self._frame.iloc[:, self._places[position]]
-
-    def where(self, rows: Array) -> Columns:
-        """The columns of some rows."""
-        return Columns(self._frame[rows], self._places)
 
     def take(self, rows: Array) -> Columns:
         """The columns of rows by number."""
@@ -182,6 +178,16 @@ def stack_series(columns: Sequence[pd.Series]) -> pd.Series:
     return stack([c.to_frame(name="k") for c in columns])["k"]
 
 
+def places_among(table: pd.DataFrame, among: pd.DataFrame) -> Array:
+    """The row of each row's keys among those of another table, -1 for none; nulls are equal."""
+    pairs = zip(keys_of(among), keys_of(table), strict=True)
+    together = group([stack_series(pair) for pair in pairs], dropna=False)
+    of_other, of_row = np.split(together.codes, [len(among)])
+    places: Array = np.full(together.n, -1)
+    places[of_other] = np.arange(len(among))
+    return np.asarray(places[of_row])
+
+
 def divided(run: Sequence[Any]) -> list[Sequence[Any]]:
     """Divide partitions of equal dtypes into those that are stacked."""
     limit = _ROWS_OF_A_CALL
@@ -234,7 +240,7 @@ _FIELDS = {
     "max": ("max", "max"),
 }
 
-Block = npt.NDArray[Any]
+
 States = dict[int, Fields]
 
 
@@ -316,7 +322,7 @@ def _alike_states(
     ]
 
 
-def _blocks(columns: Any, places: Sequence[int]) -> Iterator[Block]:
+def _blocks(columns: Any, places: Sequence[int]) -> Iterator[Array]:
     """Values of columns, some of them at a time; shape (columns, rows)."""
     step = max(_BLOCK // max(len(columns[places[0]]), 1), 1)
     for start in range(0, len(places), step):
@@ -328,8 +334,8 @@ def _blocks(columns: Any, places: Sequence[int]) -> Iterator[Block]:
 
 
 def _reduce(
-    reducer: Reducer, blocks: Iterable[Block], dtype: Any, how: str, options: Mapping[str, Any]
-) -> Block:
+    reducer: Reducer, blocks: Iterable[Array], dtype: Any, how: str, options: Mapping[str, Any]
+) -> Array:
     """Reduce columns as a dtype; shape (columns, groups)."""
     parts = [reducer.reduce_block(b.astype(dtype, copy=False), how, options) for b in blocks]
     return np.concatenate(parts) if len(parts) > 1 else parts[0]

@@ -182,18 +182,18 @@ def _osum(reducer: Reducer, values: pd.Series) -> Fields:
 
 
 def _iprod(reducer: Reducer, values: pd.Series) -> Fields:
-    return {"prod": _products(reducer, _integers(values, 1))}
+    return _products(reducer, _integers(values, 1))
 
 
 def _fprod(reducer: Reducer, values: pd.Series) -> Fields:
     filled = _filled(values, 1.0)
     if filled is not None:
-        return {"prod": _products(reducer, filled, skipna=False)}
-    return {"prod": _products(reducer, _float_series(values))}
+        return _products(reducer, filled, skipna=False)
+    return _products(reducer, _float_series(values))
 
 
-def _products(reducer: Reducer, values: pd.Series, skipna: bool = True) -> npt.NDArray[Any]:
-    return np.asarray(reducer.by(values).prod(skipna=skipna))
+def _products(reducer: Reducer, values: pd.Series, skipna: bool = True) -> Fields:
+    return {"prod": np.asarray(reducer.by(values).prod(skipna=skipna))}
 
 
 def _limbs(reducer: Reducer, values: pd.Series) -> Fields:
@@ -224,38 +224,29 @@ def _merge_exact(reducer: Reducer, fields: dict[str, pd.Series]) -> Fields:
 # Values of single rows.
 
 
-def _extremum(function: str) -> Update:
-    def extremum(reducer: Reducer, values: pd.Series) -> Fields:
-        dtype = values.dtype
-        arrow = isinstance(dtype, pd.ArrowDtype) and dtype_class(dtype) != "timedelta"
-        if arrow or (isinstance(dtype, pd.StringDtype) and dtype.storage == "pyarrow"):
-            return {function: reducer.arrow(values, function)}
-        best = reducer.by_loops(values, function)
-        return {function: reducer.by_pandas(function, values) if best is None else best}
-
-    return extremum
+def _extremum(reducer: Reducer, values: pd.Series, function: str) -> Fields:
+    dtype = values.dtype
+    arrow = isinstance(dtype, pd.ArrowDtype) and dtype_class(dtype) != "timedelta"
+    if arrow or (isinstance(dtype, pd.StringDtype) and dtype.storage == "pyarrow"):
+        return {function: reducer.arrow(values, function)}
+    best = reducer.by_loops(values, function)
+    return {function: reducer.by_pandas(function, values) if best is None else best}
 
 
-def _one_row(function: str) -> Update:
-    def select(reducer: Reducer, values: pd.Series) -> Fields:
-        valid = values.notna().to_numpy()
-        choose = reducer.first_row if function == "first" else reducer.last_row
-        if valid.all():  # the same rows of every such column
-            rows = reducer.shared(function, lambda v: choose(np.arange(len(valid))), None)
-        else:
-            rows = choose(np.flatnonzero(valid))
-        array = values.to_numpy() if is_plain(values.dtype) else values.array
-        return {function: take(array, rows)}
-
-    return select
+def _one_row(reducer: Reducer, values: pd.Series, function: str) -> Fields:
+    valid = values.notna().to_numpy()
+    choose = reducer.first_row if function == "first" else reducer.last_row
+    if valid.all():  # the same rows of every such column
+        rows = reducer.shared(function, lambda v: choose(np.arange(len(valid))), None)
+    else:
+        rows = choose(np.flatnonzero(valid))
+    array = values.to_numpy() if is_plain(values.dtype) else values.array
+    return {function: take(array, rows)}
 
 
-def _truth(function: str) -> Update:
-    def test(reducer: Reducer, values: pd.Series) -> Fields:
-        result = getattr(reducer.by(values), function)()
-        return {function: result.to_numpy(dtype=bool, na_value=function == "all")}
-
-    return test
+def _truth(reducer: Reducer, values: pd.Series, function: str) -> Fields:
+    result = getattr(reducer.by(values), function)()
+    return {function: result.to_numpy(dtype=bool, na_value=function == "all")}
 
 
 def _extreme(
@@ -370,14 +361,11 @@ _UPDATES: dict[str, Update] = {
     "concat": _osum,
     "iprod": _iprod,
     "fprod": _fprod,
-    "any": _truth("any"),
-    "all": _truth("all"),
     "moments": _update_moments,
     "limbs": _limbs,
-    "min": _extremum("min"),
-    "max": _extremum("max"),
-    "first": _one_row("first"),
-    "last": _one_row("last"),
+    **{name: partial(_truth, function=name) for name in ("any", "all")},
+    **{name: partial(_extremum, function=name) for name in ("min", "max")},
+    **{name: partial(_one_row, function=name) for name in ("first", "last")},
 }
 
 
@@ -388,7 +376,7 @@ def _merge_of(state: State) -> Merge:
     if state.merge == "sum" and state.name != "osum":  # the sums of osum are no numbers
         return lambda reducer, fields: {f: _sums(reducer, fields[f]) for f in state.fields}
     if state.merge == "prod":
-        return lambda reducer, fields: {"prod": _products(reducer, fields["prod"], skipna=False)}
+        return lambda reducer, fields: _products(reducer, fields["prod"], skipna=False)
     (field,) = state.fields
     return lambda reducer, fields: _UPDATES[state.name](reducer, fields[field])
 

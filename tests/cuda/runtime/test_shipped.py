@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ ABSENT = TranslationUnit("__global__ void absent() {}\n", {"absent": "absent"})
 
 
 @pytest.fixture
-def packed(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def packed(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder of archives, and nothing in the cache."""
     folder = tmp_path / "cubins"
     monkeypatch.setattr(warm, "work", lambda everything: {"a": [TINY], "b": [OTHER, TINY]})
@@ -29,9 +29,9 @@ def packed(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         entry.unlink()
     monkeypatch.setattr(compiler, "SHIPPED", folder)
     monkeypatch.setattr(compiler, "driver_version", lambda: 99_000)
-    compiler.forget_shipped()
-    yield
-    compiler.forget_shipped()
+    for read in ("_index", "_archive"):  # without what is cached of the wheel
+        function = getattr(compiler, read).__wrapped__
+        monkeypatch.setattr(compiler, read, functools.cache(function))
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_86"])
