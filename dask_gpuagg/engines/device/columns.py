@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import cudf
@@ -388,23 +388,7 @@ def as_column(column: plc.Column, dtype: Any = None) -> ColumnBase:
     own = DTYPES.get(column.type().id())
     if own is None:  # days become seconds, which cuDF has
         return to_series(column)._column
-    return created(column, own)
-
-
-def created(column: plc.Column, dtype: Any) -> ColumnBase:
-    """A column as cuDF has it, of a dtype of its own (``is_own``) that is stored in its type."""
-    # what ``ColumnBase.create`` gives it
-    result: ColumnBase = object.__new__(_class_of(dtype))
-    known: dict[str, Any] = {"_distinct_count": {}, "_has_nulls": {}, "_exposed_buffers": set()}
-    vars(result).update(known, plc_column=buffered(column), _dtype=dtype)
-    return result
-
-
-@cache
-def _class_of(dtype: Any) -> type[ColumnBase]:
-    """The class of cuDF's columns of a dtype, for which it asks a dozen functions."""
-    cls: type[ColumnBase] = ColumnBase._dispatch_subclass_from_dtype(dtype)
-    return cls
+    return ColumnBase.create(buffered(column), own, validate=False)
 
 
 def table(columns: Mapping[str, Any]) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import cudf
@@ -86,12 +85,7 @@ def index_of(keys: Sequence[Any], names: Sequence[Any], name: Any = None) -> Any
 def _index_of(keys: Sequence[ColumnBase], names: Sequence[Any], name: Any) -> Any:
     """Index of key columns as they are: levels and codes are factorized when they are asked for."""
     if len(keys) == 1:
-        if keys[0].dtype.kind not in "biuf":
-            return cudf.Index._from_column(keys[0], name=names[0])
-        # cuDF asks for the class of the column, and copies the accessor
-        index = object.__new__(cudf.Index)
-        index._data = ColumnAccessor({names[0]: keys[0]}, verify=False)
-        return index
+        return cudf.Index._from_column(keys[0], name=names[0])
     index = cudf.MultiIndex._from_data(ColumnAccessor(dict(enumerate(keys)), verify=False))
     index.names, index.name = list(names), name
     return index
@@ -162,12 +156,9 @@ def result_of(
     for output, promised in zip(outputs, shape.dtypes, strict=True):
         # where the values are other numbers than promised
         if promised.kind in "biuf":
-            output = as_type(output, _type_of(promised))
+            output = as_type(output, dtype_to_pylibcudf_type(promised))
         columns.append(as_column(output))
     return _framed(columns, shape)
-
-
-_type_of = lru_cache(64)(dtype_to_pylibcudf_type)
 
 
 def _labelled(labels: pd.Index, columns: Sequence[ColumnBase]) -> ColumnAccessor:

@@ -30,7 +30,6 @@ from dask_gpuagg.engines.device.columns import (
     column_at,
     column_of,
     concatenated,
-    created,
     fill_nulls,
     frame_of,
     gather_columns,
@@ -389,11 +388,8 @@ def _views(table: Any) -> list[plc.Column]:
 
 def _like(table: Any, columns: Sequence[plc.Column]) -> Any:
     """A table of columns that libcudf has made of another's."""
-    like: dict[str, ColumnBase] = {}
-    for name, column in zip(names_of(table), columns, strict=True):
-        dtype = table._data[name].dtype
-        like[name] = (created if is_own(dtype) else ColumnBase.create)(column, dtype)
-    return frame_of(like)
+    pairs = zip(names_of(table), columns, strict=True)
+    return frame_of({n: ColumnBase.create(c, table._data[n].dtype) for n, c in pairs})
 
 
 def concatenated_outputs(outputs: Sequence[Any], plan: Plan, meta: Any) -> Any:
