@@ -159,7 +159,7 @@ class TestDevice:
 
     def test_no_compiler(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def missing() -> None:
-            raise doctor.CompileError("NVRTC cannot be loaded: no such file")
+            raise doctor.compiler.CompileError("NVRTC cannot be loaded: no such file")
 
         monkeypatch.setattr(doctor.compiler, "compiler_version", missing)
         assert "nvidia-cuda-nvrtc" in checks()["compiler"].advice
