@@ -22,6 +22,7 @@ from dask.dataframe.dask_expr.io.parquet import ReadParquet
 from dask.tokenize import normalize_token
 
 from dask_gpuagg.cluster import Place, current_client
+from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.engines import DEVICE, HOST, engine_name
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.bucketing import (
@@ -56,6 +57,8 @@ STREAMED_READERS = (*READERS, FromPandas)
 
 # Readers that a task keeps busy: one does not fill a GPU with work, and more decode no faster.
 READERS_OF_A_TASK = 4
+# Of a text on a GPU, at least.
+_OFFSET_BYTES = 4
 # Most files of which each is a task where partials are exchanged: tasks times outputs.
 MOST_APART = 32
 
@@ -271,14 +274,16 @@ def _with_read(
 ) -> list[Place | None]:
     """The bytes of partitions that a chunk reads, or computes of them where that is more.
 
-    At most: unread columns whose width is unknown, as of text, count as if they took no bytes.
+    At most: of unread columns whose width is unknown texts count as their offsets, others as if
+    they took no bytes.
     """
     names = {node._name for node in outside}
     computed = [root for root in (frame, *expressions(by)) if root._name not in names]
     read = [column.dtype for column in (*plan.keys, *plan.columns)]
     stored = [dtype for node in outside for dtype in dtypes_in(node._meta)]
-    fixed = sum(map(size_of, filter(is_fixed, stored)))
-    share = sum(map(size_of, read)) / fixed if fixed and all(map(is_fixed, read)) else 1.0
+    least = sum(map(size_of, filter(is_fixed, stored)))
+    least += sum(_OFFSET_BYTES for dtype in stored if dtype_class(dtype) in ("string", "object"))
+    share = sum(map(size_of, read)) / least if least and all(map(is_fixed, read)) else 1.0
     times = sum(bytes_of_a_row(root._meta) for root in computed) / max(sum(map(size_of, stored)), 1)
     share = max(min(share, 1.0), times)
     return [p and Place(p.worker, round(p.nbytes * share)) for p in held]

@@ -121,6 +121,14 @@ def test_a_chunk_is_as_large_as_the_columns_that_are_read(
     pd.testing.assert_series_equal(query.compute().sort_index(), expected)
 
 
+def test_texts_that_are_not_read_count_as_their_offsets(client: Client) -> None:
+    pdf = frame(100).assign(**{f"t{i}": "text" for i in range(6)})
+    assert pdf.memory_usage(index=False).sum() > GPU_BYTES / 4
+    query = held(client, pdf, [0]).groupby("k").v.sum()
+    assert tasks_and_hops(query) == (1 + OUTPUTS, 2)
+    right(query, pdf)
+
+
 @pytest.mark.parametrize("method", ["tasks", "disk"])
 def test_partials_stay_on_the_device_in_an_exchange_by_tasks(client: Client, method: str) -> None:
     """Dask's shuffles move pieces as bytes of the host."""
