@@ -377,12 +377,12 @@ def forced() -> str:
 def out_of_core() -> str:
     """Rows of the host that are streamed once, with a pool: seconds of the second run."""
     rows = []
-    for cell in _cells("larger"):
-        is_frame = cell.get("passes", 1) == 1 and not cell.get("drawing") and cell["gigabytes"] > 10
-        if cell["resource"] == "pool" and cell["limit_bytes"] is None and is_frame:
-            seconds, rate = cell["seconds"][-1], cell["gigabytes_a_second"]
-            rows.append([f"{cell['groups']:,}", f"{seconds:.2f}", f"{rate:.1f}"])
-    return markdown(["possible keys", "seconds", "GB/s"], rows)
+    for cell in _report("nvidia-h100/larger.json")["cells"]:
+        if cell["resource"] == "pool" and cell["limit_bytes"] is None:
+            peers = (cell["peers"].get(name) for name in ("polars", "duckdb"))
+            times = (f"{peer[0]:.1f}" if peer else "not measured" for peer in peers)
+            rows.append([f"{cell['groups']:,}", f"{cell['seconds'][-1]:.2f}", *times])
+    return markdown(["possible keys", "seconds", "Polars", "DuckDB"], rows)
 
 
 def beyond_device() -> str:
@@ -408,15 +408,21 @@ def by_sorts() -> str:
 
 
 def db_benchmark() -> str:
-    """The ten questions of db-benchmark over a billion rows."""
-    rows = []
-    for query in _report("nvidia-h200/db_benchmark.json")["queries"]:
-        stock = query.get("stock_seconds")
-        said = query.get("stock", "").partition(":")[0].removeprefix("more than ")
-        beside = [f"{stock:.2f}", f"{stock / query['seconds']:.1f}"] if stock else [said, ""]
-        row = [query["question"], query["title"], f"{query['rows']:,}", f"{query['seconds']:.2f}"]
-        rows.append(row + beside)
-    return markdown(["", "question", "groups", "ours, s", "stock, s", "ratio"], rows)
+    """The ten questions of db-benchmark over a billion rows, by an H200 and by an H100."""
+    rows: dict[str, list[str]] = {}
+    for card in ("nvidia-h200", "nvidia-h100"):
+        for query in _report(f"{card}/db_benchmark.json")["queries"]:
+            row = rows.setdefault(query["question"], [query["question"], query["title"]])
+            if "error" in query:
+                row += ["no memory", "", ""]
+                continue
+            seconds, stock = query["seconds"], query.get("stock_seconds")
+            said = query.get("stock", "").partition(":")[0].replace("more than", "over")
+            row += [f"{seconds:.2f}", f"{stock:.2f}" if stock else said]
+            row.append(f"{stock / seconds:.1f}" if stock else "")
+    fields = ("ours, s", "stock", "ratio")
+    head = [f"{card}: {field}" for card in ("H200", "H100") for field in fields]
+    return markdown(["", "question", *head], list(rows.values()))
 
 
 def two_gpus() -> str:

@@ -334,41 +334,32 @@ STREAM_STEPS = ("copy", "group", "merge", "write", "concatenate", "rest")
 
 
 def larger(text: str) -> str:
-    """Markdown tables of a result of ``benchmarks/larger.py``."""
+    """Markdown tables of a frame in a result of ``benchmarks/larger.py``."""
     report = json.loads(text)
     rows, beside, steps = [], [], []
     for cell in report["cells"]:
-        passes = cell.get("passes", 1)
-        size = f"{cell['gigabytes'] / passes:.1f}"
-        size += f", read {passes} times" if passes > 1 else ", drawn" if cell.get("drawing") else ""
-        start = [f"{cell['groups']:,}", size]
+        if cell["drawing"]:
+            continue
+        start = [f"{cell['groups']:,}", f"{cell['present']:,}"]
         rate = f"{cell['gigabytes_a_second']:.1f}"
         if "peers" in cell:
-            times = [
-                f"{cell['peer_ratio'][name]:.1f}" if name in cell["peer_ratio"] else found
-                for name, found in cell["peers"].items()
-            ]
-            beside.append([*start, rate, *times])
+            ratios = (cell["peer_ratio"].get(name) for name in ("polars", "duckdb"))
+            times = ("not measured" if ratio is None else f"{ratio:.1f}" for ratio in ratios)
+            beside.append([*start, f"{cell['seconds'][-1]:.2f}", *times])
         memory = "RMM's default" if cell["resource"] == "default" else "a pool"
         if cell["limit_bytes"] is not None:
             memory = f"a pool of {cell['limit_bytes'] / 1e9:.1f} GB"
         peak = "" if cell["peak_bytes"] is None else f"{cell['peak_bytes'] / 1e9:.1f}"
-        if "steps" in cell:
-            taken = (f"{cell['steps'].get(name, 0):.2f}" for name in STREAM_STEPS)
-            steps.append([*start, memory, *taken, f"{cell['seconds'][-1]:.2f}"])
-        if "steps" in cell or "peers" not in cell:
-            rows.append([*start, memory, rate, f"{cell['share_of_link']:.0%}", peak])
-    head = ["possible keys", "rows, GB", "device memory"]
+        taken = (f"{cell['steps'].get(name, 0):.2f}" for name in STREAM_STEPS)
+        steps.append([start[0], memory, *taken, f"{cell['seconds'][-1]:.2f}"])
+        rows.append([*start, memory, rate, f"{cell['share_of_link']:.0%}", peak])
+    head = ["possible keys", "groups", "device memory"]
     lines = [f"The link takes {report['link'] / 1e9:.1f} GB/s from pinned memory.", ""]
     lines.append(markdown([*head, "GB/s", "of the link", "most in use, GB"], rows))
-    if steps:
-        title = "Seconds of each step, when it is waited for (`rest`: planning, reading, the frame)"
-        lines += ["", f"{title}:", "", markdown([*head, *STREAM_STEPS, "all"], steps)]
-    if beside:
-        names = {"host": "host engine", "polars": "Polars", "duckdb": "DuckDB"}
-        peers = [names[name] for name in next(c for c in report["cells"] if "peers" in c)["peers"]]
-        lines += ["", "Times as long as the stream:", ""]
-        lines.append(markdown([*head[:2], "stream, GB/s", *peers], beside))
+    title = "Seconds of each step, when it is waited for (`rest`: planning, reading, the frame)"
+    lines += ["", f"{title}:", "", markdown([head[0], head[2], *STREAM_STEPS, "all"], steps)]
+    lines += ["", "Seconds with a pool, and how many times longer the peers take:", ""]
+    lines.append(markdown([*head[:2], "stream, s", "Polars", "DuckDB"], beside))
     return "\n".join(lines)
 
 
@@ -386,6 +377,7 @@ def parts() -> dict[str, str]:
         "benchmark.md": (_HOST, benchmark),
         "faster.md": (_HOST, faster),
         "peers.md": (_RESULTS / "host_peers.json", peers),
+        "larger.md": (_RESULTS / "nvidia-h100" / "larger.json", larger),
         "pipelines.md": (_RESULTS / "pipelines.json", pipelines),
         "pipelines_gpu.md": (_WHOLE_QUERIES.parent / "pipelines.json", pipelines),
         "whole_queries.md": (_WHOLE_QUERIES, whole_queries),
@@ -397,7 +389,6 @@ def parts() -> dict[str, str]:
                 ("tables", tables),
                 ("first_use", first_use),
                 ("first_files", first_files),
-                ("larger", larger),
             )
         },
     }
