@@ -43,6 +43,36 @@ def test_keys_that_dask_hashes_otherwise_are_promised_nowhere() -> None:
             assert not expr.unique_partition_mapping_columns_from_shuffle
 
 
+# rows in the partitions that Dask gives them, as many as a result has
+SHUFFLED: dict[str, Callable[[Any], Any]] = {
+    "applied": lambda d: d.groupby("k").y.apply(max, meta=d._meta.groupby("k").y.max()),
+    "distinct": lambda d: d.drop_duplicates("k", split_out=4).map_partitions(
+        lambda p: p.set_index("k").y
+    ),
+    "aligned": lambda d: (
+        d.groupby("k").agg({"y": "max"}).assign(z=d.groupby("k").j.max(split_out=4)).y
+    ),
+    "partitioned by the keys": lambda d: (
+        d.shuffle("k", npartitions=4).groupby("k").y.max(split_out=4)
+    ),
+}
+
+
+# Dask hashes dates by their text
+@pytest.mark.parametrize(("dtype", "fallback"), [("int64", "raise"), ("date32[pyarrow]", "silent")])
+@pytest.mark.parametrize("name", SHUFFLED)
+def test_results_meet_rows_that_dask_shuffled(name: str, dtype: str, fallback: str) -> None:
+    rows = ROWS.assign(k=ROWS.k.astype("int32[pyarrow]").astype(dtype), y=ROWS.k * 2)
+    collection = dd.from_pandas(rows, npartitions=4, sort=False)
+    with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": fallback}):
+        got = collection.groupby("k").x.sum(split_out=4) - SHUFFLED[name](collection)
+        got = got.compute()
+    groups = rows.groupby("k")
+    pd.testing.assert_series_equal(
+        got.sort_index(), groups.x.sum() - groups.y.max(), check_names=False, check_dtype=False
+    )
+
+
 def _is_lazy(frame: Any) -> bool:
     return isinstance(frame, dd.DataFrame)
 
