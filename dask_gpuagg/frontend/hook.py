@@ -28,6 +28,7 @@ import pandas as pd
 from dask._expr import Expr, _ExprSequence
 from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr import _groupby as G
+from dask.dataframe.dask_expr._concat import Concat
 from dask.dataframe.dask_expr._expr import Blockwise, Fused
 from dask.dataframe.dask_expr._repartition import Repartition
 from dask.dataframe.dask_expr._rolling import RollingReduction
@@ -70,6 +71,9 @@ _PLACEMENT = "dask_gpuagg: placement"
 _WITH_METADATA = (G.GroupByApplyConcatApply, G.GroupbyAggregation, G.GroupByReduction)
 # nodes for which cuDF goes by position
 _BY_POSITION = (E.Filter, E.FilterAlign, E.Mask, E.MaskAlign, E.Where)
+
+# nodes that combine collections with unknown divisions partition by partition, if it is by columns
+_BY_PARTITION = (E.OpAlignPartitions, E.UFuncAlign, E.MapPartitions, Concat)
 
 # the values of an index level that is no more
 _LOST = object()
@@ -324,7 +328,9 @@ def _beside_shuffled(result: Any, group_bys: list[Any]) -> dict[str, Exception]:
 
     Dask has these in other partitions: it hashes the representation of some keys, not the value.
     """
-    for node in result.find_operations(E.OpAlignPartitions) if group_bys else ():
+    for node in result.find_operations(_BY_PARTITION) if group_bys else ():
+        if isinstance(node, Concat) and node.axis == 0:
+            continue
         placing = _placing(node)
         ours = [g for g in group_bys if g._name in placing and g.need_to_shuffle]
         if len(ours) < len(placing) and not all(map(_is_hashed_by_dask, ours)):
@@ -348,7 +354,7 @@ def _placing(root: Any) -> set[str]:
         seen.add(node._name)
         if any(isinstance(part, IO | GroupByNode) for part in parts):
             continue
-        if isinstance(node, Blockwise | E.OpAlignPartitions):
+        if isinstance(node, (Blockwise, *_BY_PARTITION)):
             stack.extend(node.dependencies())  # type: ignore[no-untyped-call]
         else:
             names.add(node._name)
