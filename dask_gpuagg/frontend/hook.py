@@ -8,7 +8,8 @@ partitions stay Dask's own. Calls that Dask refuses, or reads otherwise than pan
 Other parts of a query depend on where groups lie:
 
 * Dask combines results with unknown divisions partition by partition. Stock Dask may have a group
-  in another partition than we, so either all results in several partitions are planned or none.
+  in another partition than we, so either all results in several partitions are planned or none;
+  none either where one meets rows that Dask shuffled by keys that we hash otherwise.
 * cuDF combines some results row by row, but kernels write groups in no order: these results are
   sorted by their keys.
 * A merge does not shuffle rows that are divided by its keys. Dask loses these names where they are
@@ -27,8 +28,11 @@ import pandas as pd
 from dask._expr import Expr, _ExprSequence
 from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr import _groupby as G
+from dask.dataframe.dask_expr._concat import Concat
+from dask.dataframe.dask_expr._expr import Blockwise, Fused
 from dask.dataframe.dask_expr._repartition import Repartition
 from dask.dataframe.dask_expr._rolling import RollingReduction
+from dask.dataframe.dask_expr.io import IO
 from dask.dataframe.utils import is_index_like
 from pandas.api.types import is_dict_like
 
@@ -52,6 +56,7 @@ from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.bucketing import dtypes_in
 from dask_gpuagg.planning.chunks import GroupByQuery, Route
 from dask_gpuagg.planning.lower import physical
+from dask_gpuagg.planning.nodes import GroupByNode
 from dask_gpuagg.planning.route import in_one_output, route
 from dask_gpuagg.reporting.events import Planned, Refused, emit, is_dry_run
 from dask_gpuagg.reporting.fallbacks import Reason, UnsupportedGroupBy, note_fallback
@@ -66,6 +71,9 @@ _PLACEMENT = "dask_gpuagg: placement"
 _WITH_METADATA = (G.GroupByApplyConcatApply, G.GroupbyAggregation, G.GroupByReduction)
 # nodes for which cuDF goes by position
 _BY_POSITION = (E.Filter, E.FilterAlign, E.Mask, E.MaskAlign, E.Where)
+
+# nodes that combine collections with unknown divisions partition by partition, if it is by columns
+_BY_PARTITION = (E.OpAlignPartitions, E.UFuncAlign, E.MapPartitions, Concat)
 
 # the values of an index level that is no more
 _LOST = object()
@@ -284,6 +292,7 @@ def placement_of(root: Any) -> Placement:
         try:
             if len(group_bys) > 1:
                 _place(placement, result, group_bys)
+            placement.stock_only.update(_beside_shuffled(result, group_bys))
         except Exception as error:
             # which of them are combined is unknown
             placement.stock_only.update({g._name: error for g in group_bys})
@@ -314,6 +323,44 @@ def _beside_stock(group_bys: list[Any]) -> dict[str, Exception]:
     return {name: Unsupported(reason) for name in planned}
 
 
+def _beside_shuffled(result: Any, group_bys: list[Any]) -> dict[str, Exception]:
+    """Names of group-bys that stock Dask runs because one is combined with rows that Dask places.
+
+    Dask has these in other partitions: it hashes the representation of some keys, not the value.
+    """
+    for node in result.find_operations(_BY_PARTITION) if group_bys else ():
+        if isinstance(node, Concat) and node.axis == 0:
+            continue
+        placing = _placing(node)
+        ours = [g for g in group_bys if g._name in placing and g.need_to_shuffle]
+        if len(ours) < len(placing) and not all(map(_is_hashed_by_dask, ours)):
+            reason = "it is combined with rows that Dask shuffles by another hash of its keys"
+            return {g._name: Unsupported(reason) for g in group_bys if g.npartitions > 1}
+    return {}
+
+
+def _placing(root: Any) -> set[str]:
+    """Names of the nodes that decide in which partitions the rows of an expression are.
+
+    Not sources and physical nodes of ours: a persisted or optimized result may be one.
+    """
+    stack: list[Any] = [root]
+    seen, names = set(), set()
+    while stack:
+        node = stack.pop()
+        parts = node.exprs if isinstance(node, Fused) else [node]
+        if node._name in seen or node.npartitions == 1:
+            continue
+        seen.add(node._name)
+        if any(isinstance(part, IO | GroupByNode) for part in parts):
+            continue
+        if isinstance(node, (Blockwise, *_BY_PARTITION)):
+            stack.extend(node.dependencies())  # type: ignore[no-untyped-call]
+        else:
+            names.add(node._name)
+    return names
+
+
 def _group_bys(root: Any) -> list[Any]:
     """The group-by aggregations of an expression, each once."""
     return list({node._name: node for node in root.walk() if logical.is_aggregation(node)}.values())
@@ -327,14 +374,19 @@ def mapping(original: Callable[[Any], Any], self: Any) -> Any:
     claimed = original(self)
     if not claimed or not logical.is_aggregation(self) or not self.need_to_shuffle:
         return claimed
-    meta = self.frame._meta
+    return claimed if _is_hashed_by_dask(self) else set()
+
+
+def _is_hashed_by_dask(group_by: Any) -> bool:
+    """Whether the groups of an aggregation, if they are shuffled, lie where Dask has them."""
+    meta = group_by.frame._meta
     if engine_name(meta) != HOST:
-        return claimed
+        return True
     try:
-        keys = [logical.key_column(by, meta) for by in self.by]
+        keys = [logical.key_column(by, meta) for by in group_by.by]
     except Unsupported:  # stock Dask runs it
-        return claimed
-    return claimed if all(hashed_by_dask(key.dtype) for key in keys) else set()
+        return True
+    return all(hashed_by_dask(key.dtype) for key in keys)
 
 
 def renamed_mapping(original: Callable[[Any], Any], self: Any) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import dask
 import dask.dataframe as dd
+import numpy as np
 import pandas as pd
 import pytest
 from dask.dataframe.dask_expr._expr import MapAlign, MaybeAlignPartitions
@@ -41,6 +43,52 @@ def test_keys_that_dask_hashes_otherwise_are_promised_nowhere() -> None:
             expr = result.expr.rewrite(kind="tune", rewritten={})
             assert expr.npartitions == 3
             assert not expr.unique_partition_mapping_columns_from_shuffle
+
+
+# rows in the partitions that Dask gives them, as many as a result has
+SHUFFLED: dict[str, Callable[[Any], Any]] = {
+    "applied": lambda d: d.groupby("k").y.apply(max, meta=d._meta.groupby("k").y.max()),
+    "distinct": lambda d: d.drop_duplicates("k", split_out=4).map_partitions(
+        lambda p: p.set_index("k").y
+    ),
+    "aligned": lambda d: (
+        d.groupby("k").agg({"y": "max"}).assign(z=d.groupby("k").j.max(split_out=4)).y
+    ),
+    "partitioned by the keys": lambda d: (
+        d.shuffle("k", npartitions=4).groupby("k").y.max(split_out=4)
+    ),
+}
+
+
+COMBINED: dict[str, Callable[[Any, Any], Any]] = {
+    "subtracted": lambda a, b: a - b,
+    "a ufunc": lambda a, b: np.subtract(a, b),
+    "by partitions": lambda a, b: a.map_partitions(operator.sub, b),
+    "beside each other": lambda a, b: dd.concat([a.rename("a"), b.rename("b")], axis=1).eval("a-b"),
+}
+
+
+# Dask hashes dates by their text
+@pytest.mark.parametrize(("dtype", "fallback"), [("int64", "raise"), ("date32[pyarrow]", "silent")])
+@pytest.mark.parametrize(
+    ("other", "combined"),
+    [
+        *((name, "subtracted") for name in SHUFFLED if name != "applied"),
+        *(("applied", name) for name in COMBINED),
+    ],
+)
+def test_results_meet_rows_that_dask_shuffled(
+    other: str, combined: str, dtype: str, fallback: str
+) -> None:
+    rows = ROWS.assign(k=ROWS.k.astype("int32[pyarrow]").astype(dtype), y=ROWS.k * 2)
+    collection = dd.from_pandas(rows, npartitions=4, sort=False)
+    with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": fallback}):
+        sums = collection.groupby("k").x.sum(split_out=4)
+        got = COMBINED[combined](sums, SHUFFLED[other](collection)).compute()
+    groups = rows.groupby("k")
+    pd.testing.assert_series_equal(
+        got.sort_index(), groups.x.sum() - groups.y.max(), check_names=False, check_dtype=False
+    )
 
 
 def _is_lazy(frame: Any) -> bool:
