@@ -151,7 +151,11 @@ def _planned(expr: Any, lowered: dict[str, Any]) -> Expr | None:
         stays = left or decision.route is Route.ALIGNED or not settings().eager_merge
         below = None if stays else sides_below(query)
         if below is None:
-            query = with_steps(_on_lowered(query, lowered, shared))
+            announced = query.frame.npartitions
+            query = _on_lowered(query, lowered, shared)
+            if decision.outputs == announced and logical.has_an_output_per_partition(expr):
+                decision = replace(decision, outputs=int(query.frame.npartitions))
+            query = with_steps(query)
         else:
             lower = functools.partial(_on_lowered, lowered=lowered, shared=shared)
             query = with_partials(query, *below, lower)

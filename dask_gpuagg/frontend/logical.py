@@ -62,6 +62,14 @@ def is_aggregation(expr: Any) -> bool:
     return isinstance(expr, G.GroupbyAggregation | ExtendedAggregation) or type(expr) in _SINGLE
 
 
+def has_an_output_per_partition(expr: Any) -> bool:
+    """Whether Dask makes as many outputs of a node as its input turns out to have partitions.
+
+    ``.median()`` takes their number from the logical input.
+    """
+    return _operand(expr, "split_out") is True and not isinstance(expr, G.Median)
+
+
 def call_text(expr: Any) -> str:
     """The call that made a node, abbreviated, for messages."""
     if type(expr) in _SINGLE:

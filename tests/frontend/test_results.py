@@ -35,6 +35,14 @@ def test_partitions_are_those_of_stock_dask(name: str, npartitions: int) -> None
     assert ours == theirs
 
 
+@pytest.mark.parametrize("name", [name for name in QUERIES if name.endswith("split_out=True")])
+def test_partitions_are_those_that_repartition_makes(name: str) -> None:
+    """Of ten rows there are nine at most, however many are asked for."""
+    rows = dd.from_pandas(ROWS.head(10), npartitions=2).repartition(npartitions=25)
+    ours, theirs = both(QUERIES[name], rows)
+    assert ours == theirs
+
+
 def test_keys_that_dask_hashes_otherwise_are_promised_nowhere() -> None:
     rows = ROWS.assign(k=ROWS.k.map(str).astype(object))
     with dask.config.set({"dataframe.convert-string": False}):
