@@ -30,15 +30,15 @@ def cast(data: Any, dtypes: Any) -> Any:
         return data.astype(dtypes) if column is None else column
     if not isinstance(data, pd.DataFrame) or data.columns.nlevels > 1:
         return data.astype(dtypes)
-    wanted = dict(dtypes.items()) if by_label else dict.fromkeys(data.columns, dtypes)
-    if not data.columns.is_unique or data.columns.isin(list(wanted)).sum() != len(wanted):
+    targets = dict(dtypes.items()) if by_label else dict.fromkeys(data.columns, dtypes)
+    if not data.columns.is_unique or data.columns.isin(list(targets)).sum() != len(targets):
         return data.astype(dtypes)
-    columns = {label: _column(data[label], dtype) for label, dtype in wanted.items()}
+    columns = {label: _column(data[label], dtype) for label, dtype in targets.items()}
     quick = {label: column for label, column in columns.items() if column is not None}
     data = data.copy(deep=False)
     for label, column in quick.items():
         data[label] = column
-    return data.astype({label: dtype for label, dtype in wanted.items() if label not in quick})
+    return data.astype({label: dtype for label, dtype in targets.items() if label not in quick})
 
 
 def _column(column: pd.Series, dtype: Any) -> pd.Series | None:

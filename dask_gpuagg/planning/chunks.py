@@ -22,7 +22,7 @@ from dask.dataframe.dask_expr.io.parquet import ReadParquet
 from dask.tokenize import normalize_token
 
 from dask_gpuagg.cluster import Place, current_client
-from dask_gpuagg.dtypes import dtype_class
+from dask_gpuagg.dtypes import TEXT, dtype_class
 from dask_gpuagg.engines import DEVICE, HOST, engine_name
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.bucketing import (
@@ -282,7 +282,7 @@ def _with_read(
     read = [column.dtype for column in (*plan.keys, *plan.columns)]
     stored = [dtype for node in outside for dtype in dtypes_in(node._meta)]
     least = sum(map(size_of, filter(is_fixed, stored)))
-    least += sum(_OFFSET_BYTES for dtype in stored if dtype_class(dtype) in ("string", "object"))
+    least += sum(_OFFSET_BYTES for dtype in stored if dtype_class(dtype) in TEXT)
     share = sum(map(size_of, read)) / least if least and all(map(is_fixed, read)) else 1.0
     times = sum(bytes_of_a_row(root._meta) for root in computed) / max(sum(map(size_of, stored)), 1)
     share = max(min(share, 1.0), times)

@@ -267,9 +267,9 @@ _FINISH: dict[str, Callable[[Fields, Parameters], Any]] = {
 
 def _matrix_values(output: Output, state: Fields) -> Floats:
     """The covariance or correlation of two columns in each group."""
-    freedom = state["n"] - dict(output.parameters).get("ddof", 1)
     with np.errstate(invalid="ignore", divide="ignore"):
         if output.aggregation == "cov":
+            freedom = state["n"] - dict(output.parameters).get("ddof", 1)
             return np.where(freedom > 0, state["cxy"] / freedom, np.nan)
         corr: Floats = np.clip(state["cxy"] / np.sqrt(state["cxx"] * state["cyy"]), -1.0, 1.0)
     return corr
