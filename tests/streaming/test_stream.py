@@ -153,6 +153,14 @@ def test_groups_beyond_the_device_leave_in_parts_and_are_merged_there(
         assert len(set(splits)) == 1
 
 
+@pytest.mark.parametrize("dtype", ["int8", "float64", "bool", "datetime64[ms]", "str", "Int32"])
+def test_parts_are_concatenated_whatever_their_dtype(dtype: str) -> None:
+    parts = [pd.Series(np.arange(n) % 2).astype(dtype) for n in (3, 0, 5)]
+    parts.append(parts[0].astype("float64" if dtype == "int8" else dtype))
+    made = stream._concatenated(parts)
+    pd.testing.assert_series_equal(made, pd.concat(parts, ignore_index=True))
+
+
 def test_the_host_holds_groups_and_not_as_many_as_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts that have left are merged whenever they have doubled, not at the end alone."""
     monkeypatch.setattr(stream, "_FEW_ROWS", 100)
