@@ -64,11 +64,11 @@ struct BytesOf<Hashed<KEEP, W, CHECKS, STATE, C...>> {
     }
 };
 
-// Segments as those of `sample`.
+// One block a segment.
 template <class Q>
 __global__ void __launch_bounds__(SEGMENT)
     bytes(const __grid_constant__ Columns<Q> columns, u32 rows, Seen* seen) {
-    const u64 row = static_cast<u64>(rows) * blockIdx.x / gridDim.x + threadIdx.x;
+    const u64 row = sampled_row(0, rows);
     BytesOf<typename Q::Key>::take(columns, row, row < rows, seen);
 }
 

@@ -5,11 +5,11 @@
 
 namespace gpuagg {
 
-// Segments as those of `sample`.
+// One block a segment.
 template <class Q>
 __global__ void __launch_bounds__(SEGMENT)
     ranges(const __grid_constant__ Columns<Q> columns, u32 rows, u64* bounds) {
-    const u64 row = static_cast<u64>(rows) * blockIdx.x / gridDim.x + threadIdx.x;
+    const u64 row = sampled_row(0, rows);
     RangesOf<typename Q::Key>::take(columns, row, row < rows, bounds);
 }
 

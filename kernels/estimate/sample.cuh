@@ -5,6 +5,7 @@
 
 #include "core/query.cuh"
 #include "estimate/range_of.cuh"
+#include "estimate/segment.cuh"
 #include "sgb/order.cuh"
 
 namespace gpuagg {
@@ -21,7 +22,7 @@ struct Sample {
     u32 counts[SAMPLE_SLOTS];
 };
 
-// One block a segment; segments lie evenly over the rows from `first` to `end`.
+// One block a segment of the rows from `first` to `end`.
 template <class Q>
 __global__ void __launch_bounds__(SEGMENT)
     sample(const __grid_constant__ Columns<Q> columns, u32 first, u32 end, Sample* table,
@@ -35,7 +36,7 @@ __global__ void __launch_bounds__(SEGMENT)
     }
     __syncthreads();
     const u32 lane = threadIdx.x % WARP;
-    const u64 row = first + static_cast<u64>(end - first) * blockIdx.x / gridDim.x + threadIdx.x;
+    const u64 row = sampled_row(first, end);
     Probe probe{0ull, 0u, Kind::drop};
     if (row < end) probe = K::probe(columns, static_cast<i64>(row));
     const bool counted = probe.kind != Kind::drop;

@@ -16,11 +16,14 @@ from tests.device.test_kernels import (
     by_pandas,
     check,
     frame_of,
+    in_sample,
     values,
 )
 from tests.device.test_wide_keys import with_nulls
 
 ROWS = 1_500_000
+# A row that no sample sees.
+UNSEEN = np.flatnonzero(~in_sample(ROWS))[3_000]
 
 
 @pytest.fixture
@@ -91,7 +94,7 @@ def test_a_row_unlike_those_of_the_sample(
     rng = np.random.default_rng(6)
     names = np.array([f"id{i:06d}" for i in range(groups)], object)
     keys = names[rng.integers(0, groups, ROWS)]
-    keys[ROWS // 256 * 100 + 3_000] = other
+    keys[UNSEEN] = other
     frame = pd.DataFrame({"k": keys} | values(rng, ROWS))
     run = check(frame, ["k"], WANTED, kernel)
     assert run.groups == frame["k"].nunique()
@@ -112,7 +115,7 @@ def test_digits_outside_of_near_codes(kernel: str, other: str, coded: list[int])
     ours, run = aggregated(frame, ["k"], WANTED, kernel)
     assert_equal(ours, theirs)
     assert "of a narrow range" in run.decision.why or kernel != "auto"
-    frame.loc[ROWS // 256 * 100 + 3_000, "k"] = other
+    frame.loc[UNSEEN, "k"] = other
     theirs = by_pandas(frame, ["k"], WANTED)
     for _ in range(2):
         ours, run = aggregated(frame, ["k"], WANTED, kernel)
@@ -123,7 +126,7 @@ def test_digits_outside_of_near_codes(kernel: str, other: str, coded: list[int])
 def test_integers_that_no_sample_saw(coded: list[int]) -> None:
     rng = np.random.default_rng(7)
     keys = keys_of("strings and integers", 100_000, rng)
-    keys["b"][ROWS // 256 * 100 + 3_000] = -(2**15)
+    keys["b"][UNSEEN] = -(2**15)
     frame = pd.DataFrame(keys | values(rng, ROWS))
     check(frame, list(keys), WANTED)
     # by near codes and by wider ones
@@ -136,7 +139,7 @@ def test_no_string_but_empty_ones_and_nulls(keep_nulls: bool) -> None:
     for texts in ([""], [None], ["", None], [None, "late"]):
         drawn = np.zeros(ROWS, int) if "late" in texts else rng.integers(0, len(texts), ROWS)
         if "late" in texts:
-            drawn[ROWS // 256 * 100 + 3_000] = 1
+            drawn[UNSEEN] = 1
         key = pd.Series(np.array(texts, object)[drawn], dtype="str")
         frame = pd.DataFrame({"k": key} | values(rng, ROWS))
         check(frame, ["k"], WANTED, "auto", keep_nulls)
@@ -151,7 +154,7 @@ def test_decisions_are_repeated_for_the_same_codes(groups: int, coded: list[int]
         rng = np.random.default_rng(seed)
         keys = texts[rng.integers(0, len(texts), ROWS)]
         if odd:
-            keys[ROWS // 256 * 100 + 3_000] = odd
+            keys[UNSEEN] = odd
         frame = pd.DataFrame({"k": keys, "n": rng.integers(0, 2, ROWS)} | values(rng, ROWS))
         return str(check(frame, ["k", "n"], WANTED).decision.why)
 

@@ -178,6 +178,19 @@ def unmixed(word: int) -> int:
     return key ^ key >> 32
 
 
+def in_sample(rows: int) -> Any:
+    """Which rows of one piece the sample sees: as kernels/estimate/segment.cuh."""
+    start = np.arange(256, dtype=np.uint64) * np.uint64(rows) // np.uint64(256)
+    mixed = start ^ start >> np.uint64(33)
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        mixed *= np.uint64(factor)
+        mixed ^= mixed >> np.uint64(33)
+    start += (mixed >> np.uint64(32)) * np.uint64(max(0, rows // 256 - 256)) >> np.uint64(32)
+    seen = np.zeros(rows, bool)
+    seen[(start[:, None] + np.arange(256, dtype=np.uint64)).clip(max=rows - 1)] = True
+    return seen
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_the_empty_pattern_is_a_key(kernel: str) -> None:
     rng = np.random.default_rng(5)

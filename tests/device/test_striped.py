@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from dask_gpuagg.cuda.choice import partitions
-from tests.device.test_kernels import WANTED, check, frame_of
+from tests.device.test_kernels import WANTED, check, frame_of, in_sample
 
 ROWS = 2_000_000
 SUM = {"f": ["sum"]}
@@ -91,9 +91,8 @@ def test_a_partition_that_overflows(kernel: str, wanted: dict[str, list[str]], s
     """Groups in columns are final, so they are made again where rows were left over."""
     rng = np.random.default_rng(15)
     keys = rng.integers(0, 400_000, ROWS)
-    # 256 segments of 256 rows are sampled: the hot key lies between them
-    between = (np.arange(ROWS) * 256 % ROWS) // 256 > 300
-    keys[between & (rng.random(ROWS) < 0.03)] = 7
+    # the sample does not see the hot key
+    keys[~in_sample(ROWS) & (rng.random(ROWS) < 0.03)] = 7
     frame = frame_of(keys * spread)
     nullable = pd.Series(rng.integers(0, 99, ROWS)).astype("Int32")
     frame["v"] = nullable.mask(rng.random(ROWS) < 0.1)
@@ -122,8 +121,7 @@ def test_keys_outside_of_the_window(kernel: str) -> None:
     rng = np.random.default_rng(17)
     rows = 1 << 21
     keys = rng.integers(0, 300_000, rows)
-    between = np.arange(rows) % (rows // 256) >= 256
-    strays = np.flatnonzero(between)[::97]
+    strays = np.flatnonzero(~in_sample(rows))[::97]
     keys[strays] = rng.integers(-(2**63), 2**63 - 1, len(strays))
     frame = frame_of(keys)
     run = check(frame, ["k"], FIVE, kernel)

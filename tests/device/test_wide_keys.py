@@ -10,7 +10,16 @@ import pytest
 
 from dask_gpuagg.cuda.keys import ranges as forms
 from dask_gpuagg.cuda.sampling import repeat
-from tests.device.test_kernels import KERNELS, WANTED, check, columns_of, frame_of, on_host, values
+from tests.device.test_kernels import (
+    KERNELS,
+    WANTED,
+    check,
+    columns_of,
+    frame_of,
+    in_sample,
+    on_host,
+    values,
+)
 
 ROWS = 1_500_000
 GOLDEN = 0x9E3779B97F4A7C15
@@ -119,7 +128,7 @@ def test_values_beyond_the_bits_of_two_words(groups: int, kernel: str, beyond: i
     rng = np.random.default_rng(7)
     keys = keys_of("four words", groups, rng)
     known = len(pd.DataFrame(keys).drop_duplicates())
-    keys["c"][ROWS // 256 * 100 + 3_000] = beyond
+    keys["c"][np.flatnonzero(~in_sample(ROWS))[3_000]] = beyond
     frame = pd.DataFrame(keys | values(rng, ROWS))
     by = list(keys)
     # the second time it is known that values lie outside
@@ -165,8 +174,7 @@ def test_values_beyond_near_ranges_are_grouped_all_the_same(kernel: str, dtype: 
     rng = np.random.default_rng(32)
     rows = 1 << 21
     a, b = rng.integers(0, 256, rows), rng.integers(0, 256, rows)
-    # where no segment of the sample lies
-    between = np.flatnonzero(np.arange(rows) % (rows // 256) >= 256)
+    between = np.flatnonzero(~in_sample(rows))
     a[between[::50_000]] = 400
     b[between[7::50_000]] = -300
     frame = pd.DataFrame({"a": a.astype(dtype), "b": b.astype(dtype)} | values(rng, rows))
@@ -188,8 +196,7 @@ def test_numbered_keys_as_for_rows_before(wanted: dict[str, list[str]], kernel: 
         repeat._refused.clear()
         columns = {"a": rng.integers(0, a, rows), "b": rng.integers(0, b, rows) + least}
         if stray:
-            # where no segment of the sample lies
-            columns["a"][np.flatnonzero(np.arange(rows) % (rows // 256) >= 256)[5::90_000]] = 600
+            columns["a"][np.flatnonzero(~in_sample(rows))[5::90_000]] = 600
         frame = pd.DataFrame({n: c.astype("int32") for n, c in columns.items()})
         frame = frame.assign(**values(rng, rows))
         run = check(frame, ["a", "b"], wanted, kernel)
