@@ -204,3 +204,30 @@ def test_pieces_keep_no_other_rows_in_memory() -> None:
             assert column.offset == 0
             assert column.data.size == len(column) * 8
     assert sum(len(piece["groups"]) for piece in pieces) == 10_000
+
+
+@pytest.mark.parametrize("by", [["k"], ["f"], ["s"], ["s", "f"]], ids="+".join)
+def test_numbers_of_rows_are_looked_up_slice_by_slice(
+    by: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import cudf
+
+    from dask_gpuagg.engines.device import groups
+
+    rng = np.random.default_rng(3)
+    pdf = pd.DataFrame({"k": rng.integers(0, 60, ROWS), "f": rng.integers(0, 60, ROWS) / 2})
+    pdf["s"] = pdf["k"].astype("str").mask(pdf["k"] == 7)
+    pdf.loc[pdf["f"] == 3.0, "f"] = np.nan
+    frame = cudf.from_pandas(pdf)
+    keys = [frame[name] for name in by]
+    # rows of some keys are of no group
+    of_groups = frame[by].drop_duplicates().iloc[9:]
+
+    def numbers() -> Any:
+        numbering = groups.Numbering.of_keys(keys, [of_groups[name] for name in by])
+        return numbering.of_rows(ROWS).get()
+
+    expected = numbers()
+    monkeypatch.setattr(groups, "_ROWS_OF_A_JOIN", len(of_groups) + 1)
+    np.testing.assert_array_equal(numbers(), expected)
+    assert len(np.unique(expected)) == len(of_groups) + 1

@@ -46,6 +46,8 @@ from dask_gpuagg.narrowing import rows_inside, stride_of
 from dask_gpuagg.reporting.runs import note_run, subject
 from dask_gpuagg.settings import task_settings
 
+# Rows whose numbers are looked up together.
+_ROWS_OF_A_JOIN = 1 << 27
 # Types whose quantiles are ticks.
 _TICKS = tuple(kind for kind, dtype in DTYPES.items() if dtype.kind in "mM")
 
@@ -289,11 +291,16 @@ class Numbering:
     @classmethod
     def of_keys(cls, keys: Sequence[Any], groups: Sequence[Any]) -> Numbering:
         """From the keys of all rows, and those of the groups in the order of their numbers."""
-        rows, numbers = matches(keys, groups)
-        # not the pairs in the order of the rows: to sort them takes several times their memory
-        codes = cp.full(len(keys[0]), -1, dtype=cp.int32)
-        codes[rows] = numbers
-        return cls(len(groups[0]), of_rows=column_of(codes))
+        codes, n = cp.full(len(keys[0]), -1, dtype=cp.int32), len(groups[0])
+        columns, of_groups = plc.Table([view(k) for k in keys]), [view(g) for g in groups]
+        # a join takes several times the memory of the numbers, and so do its pairs when sorted
+        some = max(_ROWS_OF_A_JOIN, n)
+        for start in range(0, len(codes), some):
+            end = min(start + some, len(codes))
+            (slice_of_rows,) = plc.copying.slice(columns, [start, end])
+            rows, numbers = _joined(slice_of_rows.columns(), of_groups)
+            codes[start:end][rows] = numbers
+        return cls(n, of_rows=column_of(codes))
 
     @cached_property
     def rows(self) -> cp.ndarray:
