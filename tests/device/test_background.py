@@ -117,6 +117,19 @@ def test_rows_for_which_memory_does_not_suffice_wait(
     assert last_runs()[-1].decision.kernel != "libcudf"
 
 
+@pytest.mark.parametrize("name", ["median", "nunique"])
+def test_many_rows_are_sorted_by_kernels_from_the_first_call_on(
+    name: str, fresh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """libcudf's sort takes longer than the compiler, and memory that may not suffice."""
+    from dask_gpuagg.engines.device import library
+
+    monkeypatch.setattr(library, "_WAITS_FROM_ROWS", 1)
+    for by_libcudf in ("_quantile", "_distinct_values"):
+        monkeypatch.setattr(library, by_libcudf, None)
+    check(query_of(name).compute(), name)
+
+
 def test_a_query_that_waits(fresh: None) -> None:
     with dask.config.set({"gpuagg.compile": "wait"}):
         check(query_of("sum").compute(), "sum")

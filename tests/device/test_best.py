@@ -99,7 +99,7 @@ def test_unobserved_categories_have_no_values(npartitions: int) -> None:
 def test_without_the_kernels_that_sort(monkeypatch: pytest.MonkeyPatch) -> None:
     from dask_gpuagg.engines.device import library as module
 
-    monkeypatch.setattr(module, "by_kernels", lambda make: None)
+    monkeypatch.setattr(module, "by_kernels", lambda make, rows: None)
     for dtype in ("int8", "uint64", "float64"):
         rows = numbers(dtype)
         ddf = on_device(rows, 4)

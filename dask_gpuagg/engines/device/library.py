@@ -203,9 +203,16 @@ def can_sort() -> bool:
     return True
 
 
-def by_kernels(make: Callable[[], T]) -> T | None:
-    """Call ``make`` with the kernels that sort; None while, or where, they cannot run."""
-    with waiting(waits()):
+# Of more rows libcudf's sort takes longer than the compiler, and several times their memory.
+_WAITS_FROM_ROWS = 1 << 26
+
+
+def by_kernels(make: Callable[[], T], rows: int) -> T | None:
+    """Call ``make`` with the kernels that sort; None while, or where, they cannot run.
+
+    They are waited for where there are many rows to be sorted.
+    """
+    with waiting(waits() or rows >= _WAITS_FROM_ROWS):
         if not can_sort():
             return None
         try:
@@ -253,7 +260,7 @@ def _output_of_rows(output: Output, numbering: Numbering, values: Any, paired: b
             return in_order.nunique(view(values))
         return in_order.quantile(view(values), q, between)
 
-    column = by_kernels(by_sorting) if _is_sorted(output, dtype, rows) else None
+    column = by_kernels(by_sorting, rows) if _is_sorted(output, dtype, rows) else None
     match name:
         case "nunique":
             return (
@@ -367,7 +374,7 @@ def _best(
     column, rows = nans_to_nulls(view(values)), len(values)
     words = None
     if rows <= sgb.ROWS_AT_MOST:
-        words = by_kernels(lambda: numbering.sorted(rows).ascending(column))
+        words = by_kernels(lambda: numbering.sorted(rows).ascending(column), rows)
     ascending, starts = words or _ascending(numbering, gather(column, numbering.rows))
     starts = starts.astype(cp.int64)
     sizes = cp.minimum(cp.diff(starts), min(n, NOWHERE))
