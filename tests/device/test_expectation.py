@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.device.test_kernels import check
+from tests.device.test_kernels import check, in_sample
 
 ROWS = 2_000_000
 FIVE = {"v": ["sum", "count", "min", "max"], "w": ["mean"]}
@@ -136,9 +136,8 @@ def test_keys_that_only_the_sample_is_like(raising: None) -> None:
     before = drawn(100, 1, spread=True)
     first = grouped(before, FIVE, "auto")
     keys = np.arange(ROWS) * 1_000_003
-    for i in range(256):
-        at = ROWS * i // 256
-        keys[at : at + 256] = before[at : at + 256]
+    seen = in_sample(ROWS)
+    keys[seen] = before[seen]
     for seed in (2, 3):
         run = grouped(keys, FIVE, "auto", seed)
         assert run.groups > ROWS * 0.9

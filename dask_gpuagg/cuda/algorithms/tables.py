@@ -96,8 +96,6 @@ def lphga(call: Call, decision: Decision) -> tuple[Run, Counters]:
 # A round leaves about half of the keys before it without a place where keys are as many as slots,
 # and far fewer elsewhere, so the last one, which probes, has few. Without rows they cost a launch.
 ROUNDS = 12
-# Skewed keys have been seen to be 50 times as many as a sample lets expect.
-GROWTH = 16
 
 
 def sp_ega(call: Call, decision: SpEga) -> tuple[Run, Counters] | None:
@@ -115,10 +113,11 @@ def sp_ega(call: Call, decision: SpEga) -> tuple[Run, Counters] | None:
     grown = False
     while counters.unplaced:
         grown = True
-        # the rows that are left say no more than that the estimate was too low
-        slots = safe_slots(counters.groups + counters.unplaced)
+        # of even keys the rows without a place are as many as their groups; of skewed ones fewer
+        share = (call.rows - counters.unplaced) / call.rows
+        slots = even(int(2 * max(counters.groups, SMALL_BLOCK) / share))
         reset(call, "unplaced")
-        _transfer(call, min(slots, even(GROWTH * max(counters.groups, SMALL_BLOCK))))
+        _transfer(call, min(slots, safe_slots(counters.groups + counters.unplaced)))
         if call.counters().unplaced:
             return None
         losers.waiting = args.counters + Counters.spilled.offset
