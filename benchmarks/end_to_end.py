@@ -140,8 +140,6 @@ def measure(bench: Bench, cell: Cell, entry: dict[str, Any]) -> None:
     arms = {name: arms[name] for name in records if name in arms}
     repeat(bench, arms, records, right)
     entry["ratios"] = ratios(records)
-    if OURS in arms:
-        entry["plan"] = arms[OURS].plan()
 
 
 def attempt(bench: Bench, arm: Any, record: dict[str, Any], right: Any) -> cluster.Run | None:
