@@ -19,7 +19,6 @@ import pandas as pd
 from benchmarks import machine
 from benchmarks.arms import Query
 
-WIDE_ROWS, WIDE_COLUMNS, WIDE_PARTITIONS, WIDE_GROUPS = 200_000, 30, 8, 1_000
 EXAMPLE = machine.example("db_benchmark")
 
 
@@ -41,9 +40,7 @@ def _seven(*keys: str) -> Callable[[Any], Any]:
 
 
 @functools.cache
-def _wide_frame(
-    client: str | None, columns: int, rows: int, partitions: int = WIDE_PARTITIONS
-) -> dd.DataFrame:
+def _wide_frame(client: str | None, columns: int, rows: int, partitions: int = 8) -> dd.DataFrame:
     """Rows of many columns in small partitions, in the memory of this process or of a cluster."""
     draw = functools.partial(_draw_wide, columns, rows // partitions)
     drawn: dd.DataFrame = dd.from_map(draw, range(partitions)).persist()
@@ -59,7 +56,7 @@ def _client() -> str | None:
 
 def _draw_wide(columns: int, rows: int, partition: int) -> pd.DataFrame:
     rng = np.random.default_rng(partition)
-    keys = {"k": rng.integers(0, WIDE_GROUPS, rows)}
+    keys = {"k": rng.integers(0, 1_000, rows)}
     return pd.DataFrame(keys | {f"c{i}": rng.random(rows) for i in range(columns)})
 
 
@@ -76,8 +73,8 @@ _TABLE = (
     # these have rows of their own
     Query(
         "wide",
-        f"sum of {WIDE_COLUMNS} columns",
-        lambda x: _wide_frame(_client(), WIDE_COLUMNS, WIDE_ROWS).groupby("k").sum(),
+        "sum of 30 columns",
+        lambda x: _wide_frame(_client(), 30, 200_000).groupby("k").sum(),
     ),
     Query(
         "hundreds",

@@ -92,7 +92,9 @@ def test_runs_and_writes_what_it_measured(
     # one of the six
     monkeypatch.setattr(end_to_end_arms, "CANDIDATES", end_to_end_arms.CANDIDATES[1:2])
     out = tmp_path / "results.json"
-    wanted = ["--engine", "host", "--quick", "--out", str(out), "--parquet-dir", str(tmp_path)]
+    wanted = ["--engine", "host", "--out", str(out), "--parquet-dir", str(tmp_path)]
+    wanted += ["--rows", "20000", "--parquet-rows", "20000", "--groups", "100,5000"]
+    wanted += ["--partitions", "4", "--files", "2", "--repeats", "1"]
     cells = ["persisted-4/five/100", "parquet/median/5k"]
     wanted += ["--workers", "1", "--cells", ",".join(cells)]
     results = end_to_end.run(end_to_end.parse(wanted))
