@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dask_gpuagg
-from dask_gpuagg.frontend import casts
+from dask_gpuagg.frontend import ordered as casts
 
 UNITS = ("s", "ms", "us", "ns")
 
