@@ -50,8 +50,11 @@ class Made(NamedTuple):
 class Run(NamedTuple):
     """Record of one call of the kernels."""
 
+    #: the kernel, its geometry, and why
     decision: Decision
+    #: that were grouped
     rows: int
+    #: that came out
     groups: int
     #: rows that found no place at first
     spilled: int = 0

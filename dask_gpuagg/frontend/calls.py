@@ -49,17 +49,13 @@ def _chooses_otherwise(groupby: Any, arguments: dict[str, Any]) -> bool:
 # when these say so: its metadata of distinct values loses the dtypes of several keys, labels that
 # are text are lost with numeric_only, and chosen columns come in the frame's order without the keys
 _HOST_METHODS: dict[str, Callable[[Any, dict[str, Any]], bool]] = {
-    "mean": _chooses_otherwise,
-    "var": _chooses_otherwise,
-    "std": _chooses_otherwise,
+    **dict.fromkeys(("mean", "var", "std", "nunique", "value_counts"), _chooses_otherwise),
     # where one column of the result is read, Dask would compute that column's variance alone
-    "cov": lambda groupby, arguments: True,
-    "corr": lambda groupby, arguments: True,
-    "nunique": _chooses_otherwise,
-    "value_counts": _chooses_otherwise,
+    **dict.fromkeys(("cov", "corr"), lambda groupby, arguments: True),
     "unique": lambda groupby, arguments: len(groupby.by) > 1,
-    "idxmin": lambda groupby, arguments: bool(arguments.get("numeric_only")),
-    "idxmax": lambda groupby, arguments: bool(arguments.get("numeric_only")),
+    **dict.fromkeys(
+        ("idxmin", "idxmax"), lambda groupby, arguments: bool(arguments.get("numeric_only"))
+    ),
 }
 
 
