@@ -137,8 +137,13 @@ class Step:
 
     def add(self, other: Step) -> None:
         """Add more calls of the step."""
-        for name in ("calls", "seconds", "rows", "groups", "nbytes", "expected", "spilled"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.calls += other.calls
+        self.seconds += other.seconds
+        self.rows += other.rows
+        self.groups += other.groups
+        self.nbytes += other.nbytes
+        self.expected += other.expected
+        self.spilled += other.spilled
         self.longest = max(self.longest, other.longest)
 
 
