@@ -126,6 +126,10 @@ class Verdict:
         """Whether they are good enough."""
         return self.near >= SHARE and self.worst <= WORST
 
+    def __str__(self) -> str:
+        share = f"{self.near:.0%} of {self.cells} cells, at worst {self.worst:.2f} times it"
+        return f"chosen within 10 % of the best kernel in {share}"
+
 
 def cases(path: Path) -> list[Case]:
     """The cells of a result file."""
@@ -243,8 +247,7 @@ def judge(path: Path) -> int:
     within = statistics.mean(1 / 1.2 <= error <= 1.2 for error in errors)
     print(f"expected within 20 % of measured: {within:.0%} of {len(errors)} kernels that contend")
     judged = verdict(cells, costs)
-    share = f"{judged.near:.0%} of {judged.cells} cells; at worst {judged.worst:.2f} times it"
-    print(f"chosen within 10 % of the best kernel: {share}")
+    print(judged)
     print(f"{len(cells) - judged.cells} cells left out: the sample misjudged their groups")
     if json.loads(path.read_text())["kernels"] != sources_hash():
         print(f"{path}: measured with other kernels than these")

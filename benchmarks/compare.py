@@ -8,9 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-RELATIVE = 1e-6
-"""Largest relative difference that counts as equal."""
-
 OF_COLUMN = 1e-9
 """Differences below this share of a column's largest value count as equal: values near zero that
 are differences of large ones have no relative accuracy to compare."""
@@ -28,8 +25,8 @@ class Comparison:
     dtypes: tuple[str, ...]
 
 
-def compare(left: Any, right: Any) -> Comparison:
-    """Compare two results of one query, computed by two arms.
+def compare(left: Any, right: Any, relative: float = 1e-6) -> Comparison:
+    """Compare two results of one query, computed by two arms; floats may differ by so much.
 
     Keys lie in the index, or where it has no name in the columns that are no floats. Row order is
     not compared: Dask leaves it unspecified unless sorting is asked for.
@@ -40,7 +37,7 @@ def compare(left: Any, right: Any) -> Comparison:
     detail = f"{type(left).__name__} and {type(right).__name__}"
     if type(left) is type(right):
         try:
-            _check(one, other)
+            _check(one, other, relative)
             detail = ""
         except AssertionError as error:
             detail = " ".join(str(error).split())[:200]
@@ -56,7 +53,7 @@ def _frame(result: Any) -> pd.DataFrame:
     return result.set_index(keys) if list(result.index.names) == [None] and keys else result
 
 
-def _check(one: pd.DataFrame, other: pd.DataFrame) -> None:
+def _check(one: pd.DataFrame, other: pd.DataFrame, relative: float) -> None:
     """Raise an ``AssertionError`` that says what differs first."""
     assert one.index.names == other.index.names, f"keys {one.index.names}, {other.index.names}"
     assert list(one) == list(other), f"columns {list(one)}, {list(other)}"
@@ -68,7 +65,7 @@ def _check(one: pd.DataFrame, other: pd.DataFrame) -> None:
         finite = b[np.isfinite(b)] if pd.api.types.is_numeric_dtype(b.dtype) else b[:0]
         scale = OF_COLUMN * (abs(finite).max() if len(finite) else 0.0)
         name = f"column {label}"
-        pd.testing.assert_series_equal(a, b, check_index=False, rtol=RELATIVE, atol=scale, obj=name)
+        pd.testing.assert_series_equal(a, b, check_index=False, rtol=relative, atol=scale, obj=name)
 
 
 def _sorted(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,7 @@ def main() -> None:
     """Run the example, and write what it measures."""
     parser = machine.arguments("db_benchmark", __doc__, Path("db_benchmark.json"))
     options, rest = parser.parse_known_args()
-    sys.path.insert(0, str(machine.ROOT / "examples"))
-    example = importlib.import_module("db_benchmark")
+    example = machine.example("db_benchmark")
     sys.argv[1:] = rest
     report: dict[str, Any] = machine.provenance(options.commit) | {"arguments": rest}
     queries: list[dict[str, Any]] = []

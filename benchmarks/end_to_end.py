@@ -140,8 +140,6 @@ def measure(bench: Bench, cell: Cell, entry: dict[str, Any]) -> None:
     arms = {name: arms[name] for name in records if name in arms}
     repeat(bench, arms, records, right)
     entry["ratios"] = ratios(records)
-    if OURS in arms:
-        entry["plan"] = arms[OURS].plan()
 
 
 def attempt(bench: Bench, arm: Any, record: dict[str, Any], right: Any) -> cluster.Run | None:
@@ -217,27 +215,18 @@ def load(path: Path, append: bool) -> dict[str, Any]:
 
 def add(results: dict[str, Any], entry: dict[str, Any]) -> None:
     """Add a cell; one that was measured before is replaced."""
-
-    def identity(cell: dict[str, Any]) -> list[Any]:
-        return [cell[label] for label in IDENTITY]
-
-    others = [cell for cell in results["cells"] if identity(cell) != identity(entry)]
+    others = (c for c in results["cells"] if any(c[label] != entry[label] for label in IDENTITY))
     results["cells"] = [*others, entry]
 
 
 def ratios(arms: dict[str, dict[str, Any]]) -> dict[str, float]:
     """Median over the repetitions of each arm's time divided by ours, above 1 if ours is faster."""
-    times = {name: arm.get("times_ms", ()) for name, arm in arms.items()}
-    pairs = {
-        name: list(zip(of_arm, times.get(OURS, ()), strict=False))
-        for name, of_arm in times.items()
-        if name not in (OURS, FLOOR)
-    }
-    return {
-        name: statistics.median(other / ours for other, ours in both)
-        for name, both in pairs.items()
-        if both
-    }
+    found = {}
+    for name in arms.keys() - {OURS, FLOOR}:
+        both = zip(arms[name]["times_ms"], arms.get(OURS, {}).get("times_ms", ()), strict=False)
+        if quotients := [other / ours for other, ours in both]:
+            found[name] = statistics.median(quotients)
+    return found
 
 
 def line(entry: dict[str, Any]) -> str:
@@ -255,16 +244,8 @@ def line(entry: dict[str, Any]) -> str:
 # ---- the program ---------------------------------------------------------------------------------
 
 OUT = Path("benchmarks/results/nvidia-h200/end_to_end.json")
-# A trial, or pandas on the CPU, does not overwrite the results that are kept.
+# pandas on the CPU does not overwrite the results that are kept
 TRIAL = Path("data/end_to_end-trial.json")
-QUICK: dict[str, Any] = {
-    "rows": 20_000,
-    "parquet_rows": 20_000,
-    "groups": "100,5000",
-    "partitions": "4",
-    "files": 2,
-    "repeats": 1,
-}
 
 
 def catalogue(options: argparse.Namespace) -> Iterator[Cell]:
@@ -356,16 +337,13 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--deadline", type=float, default=1e6, help="seconds after which no run is begun"
     )
     parser.add_argument("--append", action="store_true", help="add to the results file")
-    parser.add_argument("--quick", action="store_true", help="tiny: does it all run?")
     parser.add_argument("--list", action="store_true", help="print the names of the cells and stop")
     options = parser.parse_args(argv)
-    if options.quick:
-        vars(options).update(QUICK)
     for name in ("groups", "partitions"):
         numbers = list(map(machine.number, getattr(options, name).split(",")))
         setattr(options, name, numbers)
     if options.out is None:
-        options.out = TRIAL if options.quick or options.engine == HOST else OUT
+        options.out = TRIAL if options.engine == HOST else OUT
     patterns = options.cells.split(",")
     options.chosen = [
         cell

@@ -29,9 +29,8 @@ from benchmarks.end_to_end_cluster import (
 )
 from benchmarks.gpu import aggregator_of
 
-DEFAULT, TUNED, OURS, EXACT = "stock-default", "stock-tuned", "ours", "ours-exact"
-FLOOR = "floor"
-ARMS = (DEFAULT, TUNED, OURS, EXACT, FLOOR)
+TUNED, OURS, EXACT, FLOOR = "stock-tuned", "ours", "ours-exact", "floor"
+ARMS = (TUNED, OURS, EXACT, FLOOR)
 
 CANDIDATES = tuple(
     {"split_out": outputs, "shuffle_method": method}
@@ -58,7 +57,7 @@ class Question:
 
 @dataclass(slots=True)
 class DaskArm:
-    """Stock Dask, as it is or tuned, or the plugin."""
+    """Stock Dask with some tuning, or the plugin."""
 
     question: Question
     name: str
@@ -101,13 +100,6 @@ class DaskArm:
             return done
         asked.session.recover()
         raise failure
-
-    def plan(self) -> list[str]:
-        """The text of ``explain()`` of ours, line by line."""
-        import dask_gpuagg
-
-        with self.switched():
-            return str(dask_gpuagg.explain(self.build())).splitlines()
 
 
 def tuned(

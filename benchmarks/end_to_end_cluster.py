@@ -192,7 +192,6 @@ def together(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def judge(found: Mapping[str, Any], right: Mapping[str, Any], query: Query) -> dict[str, Any]:
     """Compare an answer with the expected one."""
     problems: list[str] = []
-    largest = {"v": 0.0, "w": 0.0}
 
     def compare(what: str, label: str, one: float, other: float) -> None:
         column, _, function = label.partition("_")
@@ -200,7 +199,6 @@ def judge(found: Mapping[str, Any], right: Mapping[str, Any], query: Query) -> d
             difference, allowed = float(one != other), 0.0
         else:
             difference, allowed = abs(one - other) / max(abs(other), 1e-300), TOLERANCE[column]
-        largest[column] = max(largest[column], difference)
         if not difference <= allowed:
             problems.append(f"{what}{label} is {one!r} instead of {other!r}")
 
@@ -214,7 +212,7 @@ def judge(found: Mapping[str, Any], right: Mapping[str, Any], query: Query) -> d
         for label in query.labels:
             one, other = found["probes"][key][label], right["probes"][key][label]
             compare(f"of key {key} ", label, one, other)
-    return {"right": not problems, "problems": problems[:10], "largest": largest}
+    return {"right": not problems, "problems": problems[:10]}
 
 
 # ---- the cluster ---------------------------------------------------------------------------------

@@ -135,40 +135,26 @@ def first_query(arm: str, key: str, spec: str) -> Record:
     rows = dask_cudf.from_cudf(frame(keys.dtype, keys.groups, keys.rows), npartitions=PARTITIONS)
     cp.cuda.Device().synchronize()
 
-    def call() -> tuple[float, list[str]]:
+    def call() -> float:
         start = time.perf_counter()
         rows.groupby("k").agg(SPECS[spec]).compute()
         cp.cuda.Device().synchronize()
-        return time.perf_counter() - start, [] if arm == STOCK else kernels_run()
+        return time.perf_counter() - start
 
-    first_s, first_kernels = call()
-    second_s, _ = call()
+    first_s, second_s = call(), call()
     for _ in range(BETWEEN):
         settle()
         call()
-    warm_s, warm_kernels = call()
     return {
         "query": f"{spec} by {key}",
         "rows": keys.rows,
         "arm": arm,
         "first_s": first_s,
         "second_s": second_s,
-        "warm_s": warm_s,
-        "kernels": first_kernels,
-        "warm_kernels": warm_kernels,
+        "warm_s": call(),
         "import_cudf_s": importing,
         "cuda_context_s": context,
     }
-
-
-def kernels_run() -> list[str]:
-    """The kernels of this process's passes since it was last asked."""
-    from dask_gpuagg import last_runs
-    from dask_gpuagg.reporting.runs import forget
-
-    kernels = [run.decision.kernel for run in last_runs()]
-    forget()
-    return kernels
 
 
 # ---- files ---------------------------------------------------------------------------------------

@@ -21,18 +21,12 @@ def prepare() -> None:
     and how often it does is chance.
     """
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    import rmm
-
-    rmm.reinitialize(pool_allocator=True, initial_pool_size=60 << 30)
-    prepare_to_fill()
-
-
-def prepare_to_fill() -> None:
-    """Several processes that compile kernels share the GPU's memory: no pool."""
     import cupy as cp
     import dask
+    import rmm
     from rmm.allocators.cupy import rmm_cupy_allocator
 
+    rmm.reinitialize(pool_allocator=True, initial_pool_size=60 << 30)
     dask.config.set({"gpuagg.compile": "wait"})
     cp.cuda.set_allocator(rmm_cupy_allocator)
 

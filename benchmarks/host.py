@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import dask
-import dask.dataframe as dd
-import pandas as pd
 
-from benchmarks import arms, datagen, machine
+from benchmarks import arms, machine
+from benchmarks.arms import Query
 from benchmarks.end_to_end_cluster import HOST
 from benchmarks.end_to_end_cluster import Session as Cluster
-from benchmarks.queries import QUERIES, Query
+from benchmarks.queries import EXAMPLE, QUERIES, draw
 from benchmarks.report import write
 
 SCHEDULERS = ("threads", "processes")
@@ -39,27 +37,24 @@ Session = tuple[str, Any, Callable[[Query, str], dict[str, Any]]]
 
 
 @contextlib.contextmanager
-def threads(options: argparse.Namespace, folder: Path) -> Iterator[Session]:
+def threads(options: argparse.Namespace) -> Iterator[Session]:
     """Yield a session of the threaded scheduler, the data in this process."""
 
     def memory(query: Query, arm: str) -> dict[str, Any]:
-        asked = query.name, arm, folder, options.partitions, options.threads
+        asked = query.name, arm, options.rows, options.partitions, options.threads
         found = machine.in_a_process(memory_here, *asked, limit=TIME_LIMIT)
         return found if isinstance(found, dict) else {"error": found}
 
     with dask.config.set(scheduler="threads", num_workers=options.threads):
         title = f"threads: {options.threads} threads in one process"
-        yield title, load(folder, options.partitions), memory
+        yield title, draw(options.rows, options.partitions), memory
 
 
 @contextlib.contextmanager
-def processes(options: argparse.Namespace, folder: Path) -> Iterator[Session]:
-    """Yield a session of a local cluster, the data in its workers, one partition per file."""
-    from distributed import wait
-
+def processes(options: argparse.Namespace) -> Iterator[Session]:
+    """Yield a session of a local cluster, the data in its workers."""
     with Cluster(HOST, options.workers, "tcp", "") as cluster:
-        frame = dd.read_parquet(folder).persist()
-        wait(frame)
+        frame = draw(options.rows, options.partitions)
         title = f"processes: LocalCluster, {options.workers} workers x 1 threads"
         yield title, frame, partial(memory_on_workers, frame, cluster.client)
 
@@ -67,29 +62,17 @@ def processes(options: argparse.Namespace, folder: Path) -> Iterator[Session]:
 SESSIONS = {"threads": threads, "processes": processes}
 
 
-def load(folder: Path, partitions: int, rows: int | None = None) -> dd.DataFrame:
-    """Return the data, or the first rows, in this process's memory, cut into partitions.
+def memory_here(name: str, arm: str, rows: int, partitions: int, threads: int) -> dict[str, Any]:
+    """Draw the data and measure one query with the threaded scheduler in this process.
 
-    Persisted, because ``from_pandas`` would otherwise convert its string columns to Dask's string
-    dtype in every run of every query.
-    """
-    files = sorted(folder.glob("*.parquet"))[: None if rows is None else 1]
-    frame = pd.concat([pd.read_parquet(path) for path in files], ignore_index=True).iloc[:rows]
-    local: dd.DataFrame = dd.from_pandas(frame, npartitions=partitions, sort=False).persist()
-    return local
-
-
-def memory_here(name: str, arm: str, folder: Path, partitions: int, threads: int) -> dict[str, Any]:
-    """Load the data and measure one query with the threaded scheduler in this process.
-
-    ``baseline_bytes`` are resident with the data loaded, ``peak_bytes`` the most above that.
+    ``baseline_bytes`` are resident with the data drawn, ``peak_bytes`` the most above that.
     """
     arms.prepare([arm])
     query = QUERIES[name]
     with dask.config.set(scheduler="threads", num_workers=threads):
         # Code that is loaded at first use is no part of the query's memory.
-        arms.run(query, load(folder, 2, rows=WARM_UP_ROWS), arm)
-        frame = load(folder, partitions)
+        arms.run(query, draw(WARM_UP_ROWS, 2), arm)
+        frame = draw(rows, partitions)
         baseline = machine.reset_peak()
         done = arms.run(query, frame, arm)
         peak = machine.peak() - baseline
@@ -111,20 +94,17 @@ def memory_on_workers(frame: Any, client: Any, query: Query, name: str) -> dict[
     return {
         "baseline_bytes": sum(before.values()),
         "peak_bytes": sum(growth),
-        "largest_worker_bytes": max(growth),
         "error": None,
     }
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the benchmark and return its results, written to ``options.out`` after every query."""
-    parameters = datagen.Parameters(options.rows, options.groups)
     arms.prepare(options.arms)
-    folder = datagen.write_parquet(parameters, options.partitions, options.data)
-    data = {**dataclasses.asdict(parameters), "partitions": options.partitions}
+    data = {"rows": options.rows, "groups": EXAMPLE.GROUPS, "partitions": options.partitions}
     results = arms.results_of(options, data)
     for scheduler in options.schedulers:
-        with SESSIONS[scheduler](options, folder) as (title, frame, memory):
+        with SESSIONS[scheduler](options) as (title, frame, memory):
             queries: dict[str, Any] = {}
             results["schedulers"][scheduler] = {"title": title, "queries": queries}
             for name in options.queries:
@@ -138,7 +118,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """Return the options."""
     parser = machine.arguments("host", __doc__)
-    datagen.add_arguments(parser)
+    parser.add_argument("--rows", type=machine.number, default=10**7, help="1e7 is understood")
+    parser.add_argument("--partitions", type=int, default=16)
+    parser.add_argument("--data", type=Path, default=Path("data"), help="where a trial is written")
     arms.add_arguments(parser, 5, 240.0)
     parser.add_argument("--queries", type=arms.list_of(tuple(QUERIES)), default=tuple(QUERIES))
     parser.add_argument("--schedulers", type=arms.list_of(SCHEDULERS), default=SCHEDULERS)

@@ -24,6 +24,20 @@ VALUES: dict[str, Drawn] = {
     "x": ("int64", -(2**40), 2**40),
     "y": ("int32", -1000, 1000),
 }
+_LONG: Drawn = VALUES["x"]
+_DECIMAL: Drawn = ("decimal128", 0, 2**40)
+# columns of one dtype, how they are aggregated, and the share of nulls in all of them
+ALIKE: dict[str, tuple[int, Drawn, str, float]] = {
+    "1 i64": (1, _LONG, "sum", 0.0),
+    "4 i64": (4, _LONG, "sum", 0.0),
+    "8 i64": (8, _LONG, "sum", 0.0),
+    "1 dec": (1, _DECIMAL, "sum", 0.0),
+    "4 dec": (4, _DECIMAL, "sum", 0.0),
+    "4 i64 50%": (4, _LONG, "sum", 0.5),
+    "4 i64 90%": (4, _LONG, "sum", 0.9),
+    "8 max i64 90%": (8, _LONG, "max", 0.9),
+    "8 max i32": (8, VALUES["y"], "max", 0.0),
+}
 TWO_VALUES = {label: VALUES[label] for label in "vw"}
 NARROW_VALUES: dict[str, Drawn] = {**TWO_VALUES, "x": ("int64", -1000, 1000)}
 
@@ -57,8 +71,13 @@ class Input:
 
 
 def drawn(value: Drawn, rows: int, rng: Any) -> Any:
-    """Uniform integers between bounds, or floats from 0 to 1."""
+    """Uniform integers or decimals between bounds, or floats from 0 to 1."""
     dtype, *bounds = value
+    if dtype == "decimal128":
+        import cudf
+
+        integers = cudf.Series(rng.integers(*bounds, rows, dtype="int64"))
+        return integers.astype(cudf.Decimal128Dtype(38, 0))
     return rng.integers(*bounds, rows, dtype=dtype) if bounds else rng.random(rows, dtype=dtype)
 
 
@@ -185,9 +204,16 @@ def _uuids(groups: int, rows: int, rng: Any) -> Columns:
     return {"k0": _choice_of(cudf.Series(texts), rows, rng)}
 
 
-def _text_and(dtype: str, texts: int, width: int, others: int, rows: int, rng: Any) -> Columns:
-    names = partial(grouped, f"str{width}", texts, 0.0)
-    return _beside(names, partial(_uniform, (dtype,), (others,)), rows, rng)
+def _text_and(dtype: str, texts: int, width: int, others: int) -> Keys:
+    return _beside(partial(grouped, f"str{width}", texts, 0.0), _number(dtype, others))
+
+
+def _number(dtype: str, size: int) -> Keys:
+    return partial(_uniform, (dtype,), (size,))
+
+
+def _texts(kind: str, groups: int, zipf: float = 0.0) -> Keys:
+    return partial(_of_texts, kind, groups, zipf)
 
 
 def _of_texts(kind: str, groups: int, zipf: float, rows: int, rng: Any) -> Columns:
@@ -202,7 +228,11 @@ def _of_texts(kind: str, groups: int, zipf: float, rows: int, rng: Any) -> Colum
     return {"k0": texts.take(codes).reset_index(drop=True)}
 
 
-def _beside(texts: Keys, others: Keys, rows: int, rng: Any) -> Columns:
+def _beside(texts: Keys, others: Keys) -> Keys:
+    return partial(_of_two, texts, others)
+
+
+def _of_two(texts: Keys, others: Keys, rows: int, rng: Any) -> Columns:
     """Keys of two columns, each drawn by itself."""
     (first,), (second,) = texts(rows, rng).values(), others(rows, rng).values()
     return {"k0": first, "k1": second}
@@ -268,10 +298,10 @@ FAMILIES: dict[str, dict[str, Keys]] = {
         "20 x 100,000": partial(_ordered, ("int32", "int64"), 20, 100_000),
     },
     "string beside a number": {
-        "10 bytes, int64": partial(_text_and, "int64", 1000, 10, 1000),
-        "4 bytes, int32": partial(_text_and, "int32", 300, 4, 50),
-        "20 bytes, int64": partial(_text_and, "int64", 10_000, 20, 12),
-        "6 bytes, int16": partial(_text_and, "int16", 20_000, 6, 366),
+        "10 bytes, int64": _text_and("int64", 1000, 10, 1000),
+        "4 bytes, int32": _text_and("int32", 300, 4, 50),
+        "20 bytes, int64": _text_and("int64", 10_000, 20, 12),
+        "6 bytes, int16": _text_and("int16", 20_000, 6, 366),
     },
     "strings of uneven length": {
         "200": partial(_uneven, 200, 30),
@@ -283,32 +313,24 @@ FAMILIES: dict[str, dict[str, Keys]] = {
     },
     "uuid strings": _numbered(_uuids, 1_000_000, 100_000, 3000, 300_000),
     "mails, urls, addresses": {
-        "2M mails": partial(_of_texts, "mail", 2_000_000, 0.0),
-        "30,000 urls": partial(_of_texts, "url", 30_000, 0.0),
-        "100,000 urls": partial(_of_texts, "url", 100_000, 0.0),
-        "5M mails": partial(_of_texts, "mail", 5_000_000, 0.0),
-        "500,000 addresses, Zipf 0.8": partial(_of_texts, "address", 500_000, 0.8),
-        "200,000 mails, Zipf 0.6": partial(_of_texts, "mail", 200_000, 0.6),
+        "2M mails": _texts("mail", 2_000_000),
+        "30,000 urls": _texts("url", 30_000),
+        "100,000 urls": _texts("url", 100_000),
+        "5M mails": _texts("mail", 5_000_000),
+        "500,000 addresses, Zipf 0.8": _texts("address", 500_000, 0.8),
+        "200,000 mails, Zipf 0.6": _texts("mail", 200_000, 0.6),
     },
     "few texts, and long ones": {
-        "25 nations": partial(_of_texts, "name", 25, 0.0),
-        "400 names, Zipf 1": partial(_of_texts, "name", 400, 1.0),
-        "50,000 pages of up to 200 bytes": partial(_of_texts, "page", 50_000, 0.0),
-        "2,000 pages of up to 200 bytes": partial(_of_texts, "page", 2000, 0.0),
+        "25 nations": _texts("name", 25),
+        "400 names, Zipf 1": _texts("name", 400, 1.0),
+        "50,000 pages of up to 200 bytes": _texts("page", 50_000),
+        "2,000 pages of up to 200 bytes": _texts("page", 2000),
     },
     "text beside another key": {
-        "25 nations, 7 years": partial(
-            _beside, partial(_of_texts, "name", 25, 0.0), partial(_uniform, ("int32",), (7,))
-        ),
-        "60 names, 40 urls": partial(
-            _beside, partial(_of_texts, "name", 60, 0.0), partial(_of_texts, "url", 40, 0.0)
-        ),
-        "200 names, 50 mails": partial(
-            _beside, partial(_of_texts, "name", 200, 0.0), partial(_of_texts, "mail", 50, 0.0)
-        ),
-        "100,000 mails, 20 numbers": partial(
-            _beside, partial(_of_texts, "mail", 100_000, 0.0), partial(_uniform, ("int64",), (20,))
-        ),
+        "25 nations, 7 years": _beside(_texts("name", 25), _number("int32", 7)),
+        "60 names, 40 urls": _beside(_texts("name", 60), _texts("url", 40)),
+        "200 names, 50 mails": _beside(_texts("name", 200), _texts("mail", 50)),
+        "100,000 mails, 20 numbers": _beside(_texts("mail", 100_000), _number("int64", 20)),
     },
     "categories": {
         "bool, int8, 10 categories": partial(_mixed, 10),
@@ -341,86 +363,23 @@ FAMILIES: dict[str, dict[str, Keys]] = {
     },
     "integers with nulls": _numbered(_with_nulls, 1000, 200_000, 5_000_000, 30),
     "nunique and median": {
-        "10,000": partial(_uniform, ("int64",), (10_000,)),
-        "500": partial(_uniform, ("int32",), (500,)),
+        "10,000": _number("int64", 10_000),
+        "500": _number("int32", 500),
         "40,000 random words": partial(_random, 40_000),
         "20 categories": partial(_categories, [20]),
-        "200 names": partial(_of_texts, "name", 200, 0.0),
+        "200 names": _texts("name", 200),
     },
 }
 # Rows, keys and the query of frames that are small: their time is mostly the host's.
 SMALL: dict[str, tuple[int, Keys, str]] = {
-    "1,000 groups": (100_000, partial(_uniform, ("int64",), (1000,)), "five"),
-    "7 texts": (1_000_000, partial(_of_texts, "name", 7, 0.0), "mean and count"),
+    "1,000 groups": (100_000, _number("int64", 1000), "five"),
+    "7 texts": (1_000_000, _texts("name", 7), "mean and count"),
     "50 by 50 texts": (
         3_000_000,
-        partial(_beside, partial(_of_texts, "name", 50, 0.0), partial(_of_texts, "url", 50, 0.0)),
+        _beside(_texts("name", 50), _texts("url", 50)),
         "sum",
     ),
-    "100,000 groups": (5_000_000, partial(_uniform, ("int64",), (100_000,)), "five"),
-    "20,000 groups": (300_000, partial(_uniform, ("int32",), (20_000,)), "sum"),
-    "300 addresses": (500_000, partial(_of_texts, "address", 300, 0.0), "five"),
+    "100,000 groups": (5_000_000, _number("int64", 100_000), "five"),
+    "20,000 groups": (300_000, _number("int32", 20_000), "sum"),
+    "300 addresses": (500_000, _texts("address", 300), "five"),
 }
-
-
-# ---- values with nulls, and wide ones ------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Values:
-    """Columns that are aggregated: types and aggregations of each, the share of nulls in all."""
-
-    types: tuple[str, ...]
-    names: tuple[tuple[str, ...], ...]
-    nulls: float = 0.0
-
-
-def _alike(number: int, ctype: str, name: str, nulls: float = 0.0) -> Values:
-    return Values((ctype,) * number, ((name,),) * number, nulls)
-
-
-_FIVE = ("sum", "count", "min", "max", "mean")
-VALUE_SETS = {
-    "1 i64": _alike(1, "i64", "sum"),
-    "4 i64": _alike(4, "i64", "sum"),
-    "8 i64": _alike(8, "i64", "sum"),
-    "5 aggs": Values(("f64", "f32"), (_FIVE[:4], _FIVE[4:])),
-    "20 aggs": Values(("f64", "f32", "i64", "i32"), (_FIVE,) * 4),
-    "1 dec": _alike(1, "i128", "sum"),
-    "4 dec": _alike(4, "i128", "sum"),
-    "4 i64 50%": _alike(4, "i64", "sum", 0.5),
-    "4 i64 90%": _alike(4, "i64", "sum", 0.9),
-    "8 max i64 90%": _alike(8, "i64", "max", 0.9),
-    "8 max i32": _alike(8, "i32", "max"),
-}
-_OF_CTYPE = {"f64": "v", "f32": "w", "i64": "x", "i32": "y"}
-
-
-def value_columns(values: Values, rows: int) -> list[Any]:
-    """Random columns of pylibcudf, i128 as decimals."""
-    import cupy as cp
-
-    rng = cp.random.default_rng(1)
-    return [_value_column(ctype, values.nulls, rows, rng) for ctype in values.types]
-
-
-def _value_column(ctype: str, nulls: float, rows: int, rng: Any) -> Any:
-    import cupy as cp
-    import pylibcudf as plc
-
-    if ctype == "i128":
-        array = cp.zeros(2 * rows, dtype="int64")
-        array[::2] = rng.integers(0, 2**40, rows, dtype="int64")
-    else:
-        array = drawn(VALUES[_OF_CTYPE[ctype]], rows, rng)
-    valid = rng.random(rows) >= nulls
-    # libcudf has a stream of its own
-    cp.cuda.get_current_stream().synchronize()
-    column = plc.Column.from_cuda_array_interface(array)
-    if ctype == "i128":
-        decimal = plc.DataType(plc.TypeId.DECIMAL128, 0)
-        column = plc.Column(decimal, rows, column.data(), None, 0, 0, [])
-    if nulls:
-        mask = plc.transform.bools_to_mask(plc.Column.from_cuda_array_interface(valid))
-        column = column.with_mask(*mask)
-    return column

@@ -18,9 +18,8 @@ families
 gathered
     partitions of copies and partitions of row numbers forced, over columns, widths and nulls
 
-``--fill i/n`` runs ours in the i-th of n parts of the inputs once, so that n processes side by side
-compile their kernels into the cache. ``--judge families.json`` needs no GPU: it prints expected and
-measured times and how often the choice of kernel is the best (``benchmarks.choice``).
+``--judge families.json`` needs no GPU: it prints expected and measured times and how often the
+choice of kernel is the best (``benchmarks.choice``).
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -46,22 +44,20 @@ from benchmarks.gpu import (
     engine_arm,
     peak_bytes,
     prepare,
-    prepare_to_fill,
     report_head,
     timed,
 )
 from benchmarks.kernel_inputs import (
+    ALIKE,
     FAMILIES,
     NARROW_VALUES,
     SMALL,
     TWO_VALUES,
-    VALUE_SETS,
     VALUES,
     Input,
     evenly,
     grouped,
     key_labels,
-    value_columns,
 )
 from benchmarks.report import write
 from dask_gpuagg.cache import Cache
@@ -80,6 +76,10 @@ SPECS: dict[str, dict[str, list[str]]] = {
     "mean and count": {"v": ["mean", "count"]},
     "nunique": {"x": ["nunique"]},
     "median": {"v": ["median"]},
+    **{
+        name: {f"v{i}": [aggregation] for i in range(number)}
+        for name, (number, _, aggregation, _) in ALIKE.items()
+    },
 }
 # how many aggregations they are
 NUMBERS = {1: "sum", 5: "five", 20: "twenty"}
@@ -179,8 +179,12 @@ def families_cells() -> Iterator[Cell]:
 def gathered_cells() -> Iterator[Cell]:
     """Sets of values by the number of groups."""
     for groups in GATHERED_GROUPS:
-        rows = Input(f"{groups}", partial(grouped, "int64", groups, 0.0), {})
-        for name in VALUE_SETS:
+        keys = partial(grouped, "int64", groups, 0.0)
+        for name, query in {"5 aggs": "five", "20 aggs": "twenty"}.items():
+            rows = Input(f"{groups} {name}", keys, VALUES)
+            yield Cell("gathered", rows, query, {"groups": groups, "set": name})
+        for name, (number, dtype, _, nulls) in ALIKE.items():
+            rows = Input(f"{groups} {name}", keys, {f"v{i}": dtype for i in range(number)}, nulls)
             yield Cell("gathered", rows, name, {"groups": groups, "set": name})
 
 
@@ -257,15 +261,6 @@ def frame_arms(frame: Any, cell: Cell) -> Arms:
     }
 
 
-def forced_pass(frame: Any, cell: Cell) -> Any:
-    """Our pass over the columns of a frame, or beside its keys those of a set of values."""
-    if cell.part == "families":
-        return pass_of(frame, SPECS[cell.query])
-    values = VALUE_SETS[cell.query]
-    pairs = zip(value_columns(values, len(frame)), map(list, values.names), strict=True)
-    return aggregator_of([column(frame, "k0")], list(pairs))
-
-
 def pass_of(frame: Any, spec: Mapping[str, list[str]]) -> Any:
     """Our pass over the columns of a frame."""
     keys = [column(frame, label) for label in key_labels(frame)]
@@ -274,7 +269,7 @@ def pass_of(frame: Any, spec: Mapping[str, list[str]]) -> Any:
 
 def forced_arms(frame: Any, cell: Cell) -> Arms:
     """Ours by the kernel that the decision chooses."""
-    return {"ours": forced_pass(frame, cell).run}
+    return {"ours": pass_of(frame, SPECS[cell.query]).run}
 
 
 # ---- measuring a cell ------------------------------------------------------------------
@@ -345,7 +340,7 @@ def measure_tables(cell: Cell, frame: Any, options: argparse.Namespace) -> Recor
 def measure_forced(cell: Cell, frame: Any, options: argparse.Namespace) -> Record:
     """Times, memory and decision of each kernel that admits the input."""
     device, rows = current_device(), len(frame)
-    aggregator = forced_pass(frame, cell)
+    aggregator = pass_of(frame, SPECS[cell.query])
     run = aggregator.run("auto")[2]
     runs, left_out = {}, {}
     # which kernels admit the input depends on the form that the keys are grouped in
@@ -417,19 +412,6 @@ def chosen(part: str, patterns: Sequence[str]) -> list[Cell]:
     ]
 
 
-def fill(cells: list[Cell], rows: int, i: int, n: int) -> None:
-    """Run ours once in the i-th of n parts of the inputs; skewed keys are drawn evenly too."""
-    inputs = [list(alike) for _, alike in groupby(cells, lambda cell: cell.input)]
-    for alike in inputs[i::n]:
-        frame = alike[0].input.draw(rows)
-        skewed = alike[0].part == "grid" and alike[0].labels["zipf"]
-        for each in (frame, evenly(frame)) if skewed else (frame,):
-            for cell in alike:
-                for name, call in PARTS[cell.part].arms(each, cell).items():
-                    if name in ("ours", "ours frame"):
-                        call()
-
-
 def run(name: str, cells: list[Cell], options: argparse.Namespace) -> list[Record]:
     """Measure the cells of a part; its file is written after each of them."""
     part = PARTS[name]
@@ -467,7 +449,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, help="other than the part's")
     parser.add_argument("--kernels", type=lambda text: text.split(","), help="that are forced")
     parser.add_argument("--limit", type=float, default=100.0, help="ms expected of a forced kernel")
-    parser.add_argument("--fill", help="i/n: run the i-th of n parts once, and measure nothing")
     parser.add_argument("--list", action="store_true", help="print the names of the cells and stop")
     parser.add_argument("--judge", type=Path, help="a file of the part families: judge the choice")
     options = parser.parse_args(argv)
@@ -479,19 +460,13 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, fill, list or judge; the exit status is 1 where the choice is not good enough."""
+    """Measure, list or judge; the exit status is 1 where the choice is not good enough."""
     options = parse(argv)
     if options.judge:
         return judge(options.judge)
     cells = {part: chosen(part, options.cells) for part in options.parts}
     if options.list:
         print("\n".join(cell.name for some in cells.values() for cell in some))
-        return 0
-    if options.fill:
-        prepare_to_fill()
-        i, n = map(int, options.fill.split("/"))
-        for part, some in cells.items():
-            fill(some, options.rows or PARTS[part].rows, i, n)
         return 0
     prepare()
     for part, some in cells.items():

@@ -1,8 +1,7 @@
 """Where a result came from: machine, versions, commit, date; and how much memory a process takes.
 
-The kernel keeps a process's largest resident size and, on Linux, lets the process reset it. So the
-peak is exact, not sampled: settle, reset, run, read. Elsewhere the high-water mark cannot be reset
-and ``getrusage`` gives it since the process began; loading may then hide a small query.
+Linux keeps a process's largest resident size and lets the process reset it. So the peak is exact,
+not sampled: settle, reset, run, read.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import contextlib
 import ctypes
 import datetime
 import gc
+import importlib
 import multiprocessing
 import os
 import platform
@@ -45,6 +45,13 @@ def arguments(
     parser.add_argument("--commit", help="where the tree is no git checkout")
     parser.add_argument("--out", type=Path, default=out, help=where)
     return parser
+
+
+def example(name: str) -> Any:
+    """Import a module of ``examples/``."""
+    if (folder := str(ROOT / "examples")) not in sys.path:
+        sys.path.insert(0, folder)
+    return importlib.import_module(name)
 
 
 def number(text: str) -> int:
@@ -123,15 +130,14 @@ def describe() -> dict[str, Any]:
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "usable_cores": len(os.sched_getaffinity(0)),
         "memory_bytes": psutil.virtual_memory().total,
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
     }
 
 
 def _cpu() -> str:
-    information = Path("/proc/cpuinfo")
-    lines = information.read_text().splitlines() if information.exists() else []
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return models[0] if models else platform.machine()
 
@@ -142,24 +148,17 @@ def settle() -> None:
 
     gc.collect()
     pa.default_memory_pool().release_unused()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).malloc_trim(0)
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 def reset_peak() -> int:
     """Forget the process's high-water mark and return its present resident bytes."""
     settle()
-    if sys.platform == "linux":
-        Path("/proc/self/clear_refs").write_text("5")
+    Path("/proc/self/clear_refs").write_text("5")
     return int(psutil.Process().memory_info().rss)
 
 
 def peak() -> int:
     """Return the process's high-water mark in bytes."""
-    if sys.platform == "linux":
-        status = Path("/proc/self/status").read_text()
-        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024

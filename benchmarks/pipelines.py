@@ -24,6 +24,7 @@ import dask.dataframe as dd
 import pandas as pd
 
 from benchmarks import arms, gpu, machine, report
+from benchmarks.compare import compare
 from benchmarks.end_to_end_cluster import DEVICE, HOST, Session, libraries
 
 OURS, STOCK, POLARS, DUCKDB = "ours", "stock", "polars", "duckdb"
@@ -243,24 +244,13 @@ def calls_of(pipeline: Pipeline, session: Any, options: argparse.Namespace) -> d
 
 
 def frame_of(result: Any) -> pd.DataFrame:
-    """An arm's answer as numbers and texts, in the order of the keys."""
+    """An arm's answer as pandas' frame, its columns by their positions."""
     if hasattr(result, "df"):
         frame = result.df()
     else:
         frame = result.to_pandas() if hasattr(result, "to_pandas") else result.reset_index()
     frame.columns = pd.RangeIndex(frame.shape[1])
-    numeric = pd.api.types.is_numeric_dtype
-    plain = frame.astype({i: "float64" if numeric(frame[i]) else "str" for i in frame})
-    return plain.sort_values(list(plain), ignore_index=True)
-
-
-def is_equal(one: pd.DataFrame, other: pd.DataFrame) -> bool:
-    """Whether two answers are equal but for the rounding of float32 sums."""
-    try:
-        pd.testing.assert_frame_equal(one, other, rtol=1e-4)
-    except AssertionError:
-        return False
-    return True
+    return frame
 
 
 def measure(
@@ -278,12 +268,17 @@ def measure(
     timed = arms.rounds(list(calls), run, options.repeats + 1, lambda: False, shifted=False)
     later = [one for one in timed if len(one.wall) > 1]
     right = answers.get(OURS)
+
+    def is_equal(one: pd.DataFrame) -> bool:
+        # but for the rounding of float32 sums
+        return right is not None and compare(one, right, relative=1e-4).equal
+
     return {
         "median": {one.name: statistics.median(one.wall[1:]) for one in later},
         "median_cpu": {one.name: statistics.median(one.cpu[1:]) for one in later},
         "first": {one.name: one.wall[0] for one in timed if one.wall},
         "seconds": {one.name: one.wall[1:] for one in timed},
-        "equal": {n: right is not None and is_equal(a, right) for n, a in answers.items()},
+        "equal": {name: is_equal(answer) for name, answer in answers.items()},
         "errors": {one.name: one.error for one in timed if one.error},
     }
 

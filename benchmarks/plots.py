@@ -26,7 +26,6 @@ TITLES = {"sum": "sum of one column", "five": "five aggregations"}
 # arms of benchmarks.end_to_end and of benchmarks.pipelines: what a reader knows them by, a colour
 BARS = {
     "stock": ("stock Dask, as it is", "#c9c9c9"),
-    "stock-default": ("stock Dask, as it is", "#c9c9c9"),
     "stock-tuned": ("stock Dask, best of six settings", "#8a8a8a"),
     "ours": ("dask-gpuagg", "#1f77b4"),
     "floor": ("floor: kernels, or reading, alone", "#111111"),
@@ -54,8 +53,8 @@ def against_cudf(report: dict[str, Any]) -> plt.Figure:
     return figure
 
 
-def every_kernel(report: dict[str, Any], found: Sequence[Case], keys: str) -> plt.Figure:
-    """Every kernel over the number of groups, what the model expects, and which one is chosen.
+def every_kernel(report: dict[str, Any], found: Sequence[Case]) -> plt.Figure:
+    """Every kernel over the groups, of dense keys; what the model expects; which one is chosen.
 
     The expectation is that of the constants that ship, whichever the result was made with.
     """
@@ -63,7 +62,7 @@ def every_kernel(report: dict[str, Any], found: Sequence[Case], keys: str) -> pl
     for axis, (query, number) in zip(axes, {"sum": 1, "five": 5}.items(), strict=True):
         times, expected = {}, {}
         for cell, case in zip(report["cells"], found, strict=True):
-            if (cell["keys"], cell["aggregations"]) == (keys, number):
+            if (cell["keys"], cell["aggregations"]) == ("dense", number):
                 runs = cell["kernels"].items()
                 times[case.made] = {name: run["device_ms"] for name, run in runs}
                 expected[case.made] = {
@@ -83,7 +82,7 @@ def every_kernel(report: dict[str, Any], found: Sequence[Case], keys: str) -> pl
         axis.plot([], [], "--", color="grey", label="expected by the model")
         finish(axis, query, report)
     axes[0].legend(ncols=2, fontsize="small")
-    figure.suptitle(f"{report['gpu']}, {keys} int64 keys, device time")
+    figure.suptitle(f"{report['gpu']}, dense int64 keys, device time")
     figure.tight_layout()
     return figure
 
@@ -104,11 +103,7 @@ def end_to_end(report: dict[str, Any]) -> plt.Figure:
     panels: dict[str, list[dict[str, Any]]] = {}
     queries = ("sum", "five", "median")
     order = sorted(
-        (
-            cell
-            for cell in report["cells"]
-            if {"stock-default", "stock-tuned"} & cell["arms"].keys()
-        ),
+        (cell for cell in report["cells"] if "stock-tuned" in cell["arms"]),
         key=lambda cell: (cell["partitions"], queries.index(cell["query"]), cell["groups"]),
     )
     for cell in order:
@@ -206,7 +201,6 @@ def main() -> None:
     """Read the result, write the plot."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("result", type=Path)
-    parser.add_argument("--keys", default="dense", help="of a result of the part families")
     args = parser.parse_args()
     # the same file for the same result
     mpl.rcParams["svg.hashsalt"] = "dask-gpuagg"
@@ -218,7 +212,7 @@ def main() -> None:
     elif "files" in report or "engine" in report:
         figure = host_peers(report)
     elif "kernels" in report["cells"][0]:
-        figure = every_kernel(report, cases(args.result), args.keys)
+        figure = every_kernel(report, cases(args.result))
     else:
         figure = against_cudf(report)
     figure.savefig(args.result.with_suffix(".svg"), metadata={"Date": None})

@@ -31,8 +31,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import arms, machine, tpch_polars, tpch_queries
+from benchmarks.arms import Query
 from benchmarks.end_to_end_cluster import DEVICE, HOST, Session
-from benchmarks.queries import Query
 from benchmarks.report import whole, write
 from benchmarks.tpch_queries import QUERIES, WITHOUT_GROUPBY, Tables
 
@@ -116,9 +116,7 @@ def query(name: str) -> Query:
     """Return a query as the benchmark's tables know it."""
     build = QUERIES[name]
     title = (build.__doc__ or "").partition("\n")[0]
-    if name in WITHOUT_GROUPBY:
-        return Query(name, title, build, "stock", target=None)
-    return Query(name, title, build)
+    return Query(name, title, build, "stock" if name in WITHOUT_GROUPBY else "plan")
 
 
 def read_plain(folder: Path, scale: float) -> Tables:

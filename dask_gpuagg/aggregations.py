@@ -52,73 +52,53 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """One aggregation: what it needs, what it gives.
+    """One aggregation: what it needs, what it gives."""
 
-    Attributes
-    ----------
-    name : str
-        The name users write.
-    states : mapping of str to tuple of str
-        By accepted dtype class of the input: for ``MERGEABLE`` the states, else nothing.
-    result : str
-        Rule for the result's dtype: ``same`` as the input, ``sum`` (64 bit, narrowed to the
-        input's width where every value fits, as pandas does), ``float``, ``count``, ``bool``,
-        ``label`` (the index's dtype), ``object`` or ``key`` (the values join the index).
-    null_rule, summary : str
-        What happens to nulls, and what it gives, in words for the documentation.
-    kind : Kind
-        How partial results merge.
-    order_sensitive : bool
-        Whether the result depends on the order of rows.
-    parameters : tuple of str
-        Keyword arguments that are understood (``functools.partial(np.var, ddof=0)``).
-    in_agg, stock_agg : bool
-        Whether ``.agg`` accepts the name (the others are methods only), and that of stock Dask.
-    of_no_rows : object
-        What cuDF gives for a group without rows, which ``observed=False`` asks for; ``None`` is
-        null.
-    power : int, optional
-        For what is made of second moments: 0 is the variance, 1 the standard deviation, 2 the
-        standard error of the mean.
-    kernels : tuple of str
-        For the other kinds: the dtype classes of which the device kernels make it of rows.
-    exact : str
-        The aggregation that it approximates, if it does.
-    shapes : tuple of str
-        For ``SKETCH``: the parameters by which entries are kept, and not only read.
-    reproducible : mapping of str to tuple of str
-        By dtype class, the states that do not depend on the order of additions, where ``states``
-        has others.
-    rounds : tuple of str
-        The dtype classes of which the result depends on the order in which partials are made and
-        merged, and no state does not.
-    has_min_count, has_skipna : bool
-        Whether pandas takes ``min_count``, by which groups of fewer values are null, and
-        ``skipna=False``, by which groups with a null are.
-    empty_bin : str
-        What a bin of ``pd.Grouper`` without rows has: a ``value``, a ``null``, or nothing where
-        the aggregation is not supported there.
-    """
-
+    #: the name users write
     name: str
+    #: by accepted dtype class of the input: for ``MERGEABLE`` the states, else nothing
     states: Mapping[str, tuple[str, ...]]
+    #: rule for the result's dtype: ``same`` as the input, ``sum`` (64 bit, narrowed to the input's
+    #: width where every value fits, as pandas does), ``float``, ``count``, ``bool``, ``label`` (the
+    #: index's dtype), ``object`` or ``key`` (the values join the index)
     result: str
+    #: what happens to nulls, in words for the documentation
     null_rule: str
+    #: what it gives, in such words
     summary: str
+    #: how partial results merge
     kind: Kind = Kind.MERGEABLE
+    #: whether the result depends on the order of rows
     order_sensitive: bool = False
+    #: keyword arguments that are understood (``functools.partial(np.var, ddof=0)``)
     parameters: tuple[str, ...] = ()
+    #: whether ``.agg`` accepts the name (the others are methods only)
     in_agg: bool = True
+    #: whether that of stock Dask does
     stock_agg: bool = True
+    #: what cuDF gives for a group without rows, which ``observed=False`` asks for; ``None`` is null
     of_no_rows: Any = None
+    #: for what is made of second moments: 0 is the variance, 1 the standard deviation, 2 the
+    #: standard error of the mean
     power: int | None = None
+    #: for the other kinds: the dtype classes of which the device kernels make it of rows
     kernels: tuple[str, ...] = ()
+    #: the aggregation that it approximates, if it does
     exact: str = ""
+    #: for ``SKETCH``: the parameters by which entries are kept, and not only read
     shapes: tuple[str, ...] = ()
+    #: by dtype class, the states that do not depend on the order of additions, where ``states`` has
+    #: others
     reproducible: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: the dtype classes of which the result depends on the order in which partials are made and
+    #: merged, and no state does not
     rounds: tuple[str, ...] = ()
+    #: whether pandas takes ``min_count``, by which groups of fewer values are null
     has_min_count: bool = False
+    #: whether it takes ``skipna=False``, by which groups with a null are
     has_skipna: bool = False
+    #: what a bin of ``pd.Grouper`` without rows has: a ``value``, a ``null``, or nothing where the
+    #: aggregation is not supported there
     empty_bin: str = ""
 
     @property

@@ -120,17 +120,14 @@ def _judged(name: str, text: str, advice: str, problem: str | bool | None) -> Ch
     return Check(name, PROBLEM, problem if isinstance(problem, str) else text, advice)
 
 
-def _needed(name: str, version: str, advice: str) -> Check:
-    return _judged(name, version, advice, "" if version else "not installed")
-
-
 def _versions() -> Iterable[Check]:
     yield Check("dask-gpuagg", OK, __version__)
     text = f"{platform.python_version()} on {platform.machine()}"
     advice = f"use Python {'.'.join(map(str, _OLDEST_PYTHON))} or newer"
     yield _judged("Python", text, advice, sys.version_info[:2] < _OLDEST_PYTHON)
     for name in _NEEDED:
-        yield _needed(name, _version(name), f"install {name}")
+        version = _version(name)
+        yield _judged(name, version, f"install {name}", "" if version else "not installed")
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         advice = "unset NUMBA_DISABLE_JIT: the compiled loops are several times as fast"
         yield Check("NUMBA_DISABLE_JIT", PROBLEM, "is set: pandas does all work", advice)
@@ -178,7 +175,8 @@ def _gpu() -> Iterable[Check]:
     yield _judged("RAPIDS", text, advice, len(rapids) < len(_RAPIDS) or not is_one_release)
     advice = 'install the extra: pip install "dask-gpuagg[cu13]"'
     for name in ("cupy", "cuda-bindings"):
-        yield _needed(name, _version(name) or _version(name, "-cuda"), advice)
+        version = _version(name) or _version(name, "-cuda")
+        yield _judged(name, version, advice, "" if version else "not installed")
     if reason is not None:
         advice = "install NVIDIA's driver, or start this process where it sees a GPU"
         yield Check("GPU", PROBLEM, reason, advice)

@@ -141,31 +141,20 @@ _SHOWN, _BELOW_PICTURE = 20, 5
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """One group-by of a query.
+    """One group-by of a query."""
 
-    Attributes
-    ----------
-    what : str
-        The call, abbreviated.
-    engine : str
-        ``host``, ``device`` or ``stock Dask``, which has none of what follows but reasons.
-    plan : Plan, optional
-    decision : Routing, optional
-        Tree or exchange, the number of outputs, and why.
-    reasons : tuple of Reason
-        Why stock Dask runs it, or single aggregations beside the plan.
-    physical : Physical, optional
-        The route that runs, its tasks and bytes.
-    runs : tuple of Run
-        What ran last for the same plan, the oldest first (see ``last_runs``).
-    """
-
+    #: the call, abbreviated
     what: str
+    #: ``host``, ``device`` or ``stock Dask``, which has none of what follows but reasons
     engine: str
     plan: Plan | None
+    #: tree or exchange, the number of outputs, and why
     decision: Routing | None
+    #: why stock Dask runs it, or single aggregations beside the plan
     reasons: tuple[Reason, ...] = ()
+    #: the route that runs, its tasks and bytes
     physical: Physical | None = None
+    #: what ran last for the same plan, the oldest first (see ``last_runs``)
     runs: tuple[Run, ...] = ()
 
     @property

@@ -6,7 +6,7 @@ Plans are values: frozen, hashable but for users' functions, picklable, and prin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -294,16 +294,19 @@ class Plan:
             "sketches": [f"{s.aggregation} of {labels[s.column]}" for s in self.sketches],
             "outputs": [self.output_label(i) for i in range(len(self.outputs))],
         }
-        return "\n".join(f"{name:<8} {_listed(texts)}" for name, texts in parts.items() if texts)
+        return "\n".join(
+            f"{name:<8} {listed(texts, _SHOWN)}" for name, texts in parts.items() if texts
+        )
 
 
 # texts of a list and letters of a label that are shown
 _SHOWN, _LETTERS = 20, 120
 
 
-def _listed(texts: list[str]) -> str:
-    more = len(texts) - _SHOWN
-    return ", ".join(texts[:_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+def listed(texts: Sequence[str], shown: int) -> str:
+    """The first of some texts, and how many more there are."""
+    more = len(texts) - shown
+    return ", ".join(texts[:shown]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def short(label: Hashable) -> str:

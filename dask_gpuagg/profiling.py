@@ -154,29 +154,21 @@ def _steps(readings: Iterable[Measured]) -> list[Step]:
 class profile:
     """Context manager: what the group-bys of some lines did, and how long it took.
 
-    Attributes
-    ----------
-    seconds : float
-        Of the whole block.
-    steps, kernels : tuple of Step
-        Of every query and step; on the device, the calls of every kernel.
-    planned : int
-        Queries planned inside.
-    fallbacks : tuple of (Fallback, int)
-    notes : tuple of str
-        What could not be measured.
-
-    Notes
-    -----
     Tasks of other threads, and of other clients of the same cluster, that end inside the block are
     counted too. On the device, times are the host's: of a task until it returns.
     """
 
+    #: of the whole block
     seconds = 0.0
+    #: of every query and step
     steps: tuple[Step, ...] = ()
+    #: on the device, the calls of every kernel
     kernels: tuple[Step, ...] = ()
+    #: queries planned inside
     planned = 0
+    #: each with the number of its queries
     fallbacks: tuple[tuple[Fallback, int], ...] = ()
+    #: what could not be measured
     notes: tuple[str, ...] = ()
     _fallen = Fallbacks(0, ())
     _done = False

@@ -12,49 +12,34 @@ from dask_gpuagg.dtypes import DEVICE_CLASSES, NUMERIC, TEMPORAL, TEXT
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One mergeable state of one group.
+    """One mergeable state of one group."""
 
-    Attributes
-    ----------
-    name : str
-        Name under which the engines implement ``update`` and ``merge``.
-    fields : tuple of str
-        The columns that hold the state, one row per group.
-    identity : tuple
-        The value of each field for a group without any rows; merging it changes nothing.
-        ``None`` means null.
-    summary : str
-        What the fields hold.
-    order_sensitive : bool
-        Whether partials have to be merged in the order of their partitions.
-    merge : str
-        The reduction by which each field of several partials becomes one: ``sum``, ``prod``,
-        ``min``, ``max``, ``first``, ``last``, ``any``, ``all`` or ``concat``. Empty where an engine
-        merges the fields together.
-    kernels : tuple of str
-        The dtype classes of which the device kernels make it.
-    libcudf : tuple of str
-        The dtype classes of which libcudf makes it on the device.
-    by_partition : bool
-        Whether its update takes the rows of one partition, with their labels: partitions are not
-        stacked before, and it cannot be made of rows that have been exchanged.
-    words : str
-        What a user calls it; empty where that is its name.
-    binned : bool
-        Whether a partial has further fields of integers, by what the values are, that merge as
-        ``exact_sums`` says; those that a partial lacks are 0 there.
-    """
-
+    #: name under which the engines implement ``update`` and ``merge``
     name: str
+    #: the columns that hold the state, one row per group
     fields: tuple[str, ...]
+    #: the value of each field for a group without any rows; merging it changes nothing. ``None``
+    #: means null
     identity: tuple[int | float | None, ...]
+    #: what the fields hold
     summary: str
+    #: whether partials have to be merged in the order of their partitions
     order_sensitive: bool = False
+    #: the reduction by which each field of several partials becomes one: ``sum``, ``prod``,
+    #: ``min``, ``max``, ``first``, ``last``, ``any``, ``all`` or ``concat``. Empty where an engine
+    #: merges the fields together
     merge: str = ""
+    #: the dtype classes of which the device kernels make it
     kernels: tuple[str, ...] = ()
+    #: the dtype classes of which libcudf makes it on the device
     libcudf: tuple[str, ...] = ()
+    #: whether its update takes the rows of one partition, with their labels: partitions are not
+    #: stacked before, and it cannot be made of rows that have been exchanged
     by_partition: bool = False
+    #: what a user calls it; empty where that is its name
     words: str = ""
+    #: whether a partial has further fields of integers, by what the values are, that merge as
+    #: ``exact_sums`` says; those that a partial lacks are 0 there
     binned: bool = False
 
     def fields_in(self, names: Iterable[str], prefix: str) -> list[str]:

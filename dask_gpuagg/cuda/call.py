@@ -48,34 +48,25 @@ class Made(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Record of one call of the kernels.
+    """Record of one call of the kernels."""
 
-    Attributes
-    ----------
-    decision : Decision
-    rows, groups : int
-    spilled : int
-        Rows that found no place at first.
-    restarted : bool
-        Whether the estimate was so low that the work was done again with a larger table.
-    bytes_read : int
-        Of keys and values, once.
-    seconds : float
-        Wall time until the number of groups was known on the host.
-    plan : Plan, optional
-        Of the query that the call was made for.
-    step : str
-        The task: ``partial``, ``combine``, ``finalize``, ``direct`` or ``merge``.
-    """
-
+    #: the kernel, its geometry, and why
     decision: Decision
+    #: that were grouped
     rows: int
+    #: that came out
     groups: int
+    #: rows that found no place at first
     spilled: int = 0
+    #: whether the estimate was so low that the work was done again with a larger table
     restarted: bool = False
+    #: of keys and values, once
     bytes_read: int = 0
+    #: wall time until the number of groups was known on the host
     seconds: float = 0.0
+    #: of the query that the call was made for
     plan: Any = None
+    #: the task: ``partial``, ``combine``, ``finalize``, ``direct`` or ``merge``
     step: str = ""
 
     def __str__(self) -> str:

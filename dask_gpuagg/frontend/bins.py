@@ -19,8 +19,8 @@ from dask.dataframe.dispatch import meta_nonempty
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.dtypes import dtype_class
 from dask_gpuagg.frontend.metadata import is_cudf, output_meta
-from dask_gpuagg.frontend.specification import read_method, read_specification
-from dask_gpuagg.frontend.transform import one_output
+from dask_gpuagg.frontend.ordered import one_output
+from dask_gpuagg.frontend.specification import FLAGS, read_method, read_specification
 from dask_gpuagg.plan import Requested
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy
 
@@ -29,7 +29,6 @@ _OF_ROWS = (
     *("apply", "transform", "shift", "ffill", "bfill", "cumsum", "cumprod", "cumcount"),
     *("head", "tail", "get_group", "rolling"),
 )
-_FLAGS = {"split_every", "split_out", "shuffle_method"}
 _DEFAULTS = {"closed": "left", "label": "left", "origin": "start_day", "offset": None}
 
 
@@ -106,7 +105,7 @@ def with_all_bins(
     options = inspect.signature(functools.partial(original, self)).bind(*args, **kwargs).arguments
     options |= options.pop("kwargs", {})
     arg = options.pop("arg", None) if name == "aggregate" else name
-    flags = {n: options.pop(n) for n in _FLAGS & options.keys()}
+    flags = {n: options.pop(n) for n in FLAGS & options.keys()}
     if flags.get("split_out") not in (None, 1):
         _refuse("split_out with a pd.Grouper is not supported")
     flags["split_out"] = one_output

@@ -23,6 +23,7 @@ from dask_gpuagg.frontend.extended import extended
 from dask_gpuagg.frontend.metadata import NoResult, is_cudf
 from dask_gpuagg.frontend.patches import install_late
 from dask_gpuagg.frontend.specification import (
+    FLAGS,
     needs_extension,
     on_own_labels,
     read_method,
@@ -33,9 +34,6 @@ from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy, note_fallback
 
 # methods for which Dask's metadata of cuDF frames is wrong, or slow to fail
 _METHODS_OF_OURS = frozenset(("unique", "value_counts", "cov", "corr", "idxmin", "idxmax"))
-
-# arguments of methods that say how Dask runs them
-_FLAGS = frozenset(("split_every", "split_out", "shuffle_method"))
 
 
 def _chooses_otherwise(groupby: Any, arguments: dict[str, Any]) -> bool:
@@ -51,17 +49,13 @@ def _chooses_otherwise(groupby: Any, arguments: dict[str, Any]) -> bool:
 # when these say so: its metadata of distinct values loses the dtypes of several keys, labels that
 # are text are lost with numeric_only, and chosen columns come in the frame's order without the keys
 _HOST_METHODS: dict[str, Callable[[Any, dict[str, Any]], bool]] = {
-    "mean": _chooses_otherwise,
-    "var": _chooses_otherwise,
-    "std": _chooses_otherwise,
+    **dict.fromkeys(("mean", "var", "std", "nunique", "value_counts"), _chooses_otherwise),
     # where one column of the result is read, Dask would compute that column's variance alone
-    "cov": lambda groupby, arguments: True,
-    "corr": lambda groupby, arguments: True,
-    "nunique": _chooses_otherwise,
-    "value_counts": _chooses_otherwise,
+    **dict.fromkeys(("cov", "corr"), lambda groupby, arguments: True),
     "unique": lambda groupby, arguments: len(groupby.by) > 1,
-    "idxmin": lambda groupby, arguments: bool(arguments.get("numeric_only")),
-    "idxmax": lambda groupby, arguments: bool(arguments.get("numeric_only")),
+    **dict.fromkeys(
+        ("idxmin", "idxmax"), lambda groupby, arguments: bool(arguments.get("numeric_only"))
+    ),
 }
 
 
@@ -177,20 +171,11 @@ def aggregate_cudf(original: Callable[..., Any], self: Any, arg: Any = None, **k
         stock, refused = _by_dask(original, self, arg, **kwargs)
 
     def ours() -> Any:
-        node = extended(self, read_specification(self, _as_list(arg), functions), flags, stock)
+        node = extended(self, read_specification(self, arg, functions), flags, stock)
         logical.read(node)
         return node
 
     return _collection_of(ours, stock, refused)
-
-
-def _as_list(arg: Any) -> Any:
-    """A specification with ``list`` in the place of dask_cudf's other name for it."""
-    if isinstance(arg, dict):
-        return {k: _as_list(v) for k, v in arg.items()}
-    if isinstance(arg, list):
-        return [_as_list(v) for v in arg]
-    return "list" if isinstance(arg, str) and arg == "collect" else arg
 
 
 def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -219,7 +204,7 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
 
     def ours() -> Any:
         bound = inspect.signature(original).bind(self, *args, **kwargs)
-        if refused is not None and not _FLAGS.issuperset(bound.arguments.get("kwargs", {})):
+        if refused is not None and not FLAGS.issuperset(bound.arguments.get("kwargs", {})):
             raise refused
         bound.apply_defaults()
         arguments = {**bound.arguments, **bound.arguments.get("kwargs", {})}
@@ -229,7 +214,7 @@ def method(name: str, original: Callable[..., Any], self: Any, *args: Any, **kwa
             return None
         if arguments.get("min_count"):
             raise Unsupported(f"{name} with min_count is not supported", name)
-        flags = {n: arguments.get(n) for n in _FLAGS}
+        flags = {n: arguments.get(n) for n in FLAGS}
         flags["split_every"] = 8 if flags["split_every"] is None else flags["split_every"]
         parameters = tuple((n, arguments[n]) for n in REGISTRY[name].parameters if n in arguments)
         spec = read_method(self, name, parameters, bool(arguments.get("numeric_only")))

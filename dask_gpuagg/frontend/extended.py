@@ -32,7 +32,7 @@ from dask_gpuagg.frontend.metadata import (
     shaped,
 )
 from dask_gpuagg.frontend.specification import Guard, Specification
-from dask_gpuagg.plan import Requested, short
+from dask_gpuagg.plan import Requested, listed, short
 
 # outputs that a printed expression names
 _SHOWN = 4
@@ -75,9 +75,7 @@ class ExtendedAggregation(NamedByBytes, GroupByApplyConcatApply):
 
     def _outputs_text(self) -> str:
         """The first outputs, in few words."""
-        names = [f"{r.aggregation} of {short(r.column)}" for r in self.requested]
-        more = [f"{len(names) - _SHOWN:,} more"] if len(names) > _SHOWN else []
-        return ", ".join(names[:_SHOWN] + more)
+        return listed([f"{r.aggregation} of {short(r.column)}" for r in self.requested], _SHOWN)
 
     def __str__(self) -> str:
         return f"{type(self).__name__}({self.frame}, {self._outputs_text()}, by={self.by})"

@@ -217,13 +217,6 @@ def _most_of_groups(
 
 # by class of Dask; those that a class has already are wrapped instead
 ADDED: dict[type, dict[str, Callable[..., Any]]] = {
-    G.GroupBy: {
-        "quantile": quantile,
-        "any": any_,
-        "all": all_,
-        "sem": sem,
-        "nunique": nunique,
-        "describe": describe,
-    },
+    G.GroupBy: {f.__name__.strip("_"): f for f in (quantile, any_, all_, sem, nunique, describe)},
     G.SeriesGroupBy: {"nlargest": nlargest, "nsmallest": nsmallest},
 }

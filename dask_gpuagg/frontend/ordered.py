@@ -1,4 +1,4 @@
-"""Calls that depend on the order of the rows of a group: ``shift``, ``ffill``, ``rolling``, others.
+"""Calls that give each row a value: ``shift``, ``ffill``, ``rolling``, ``transform``, ``astype``.
 
 Dask shuffles rows by key, and no shuffle keeps their order: here rows are numbered before it and
 sorted by their numbers after it. For ``rolling`` Dask takes rows of the partition before, which may
@@ -7,18 +7,32 @@ have none of the group: here each partition gets the last rows of every group be
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from importlib import import_module
 from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 from dask._task_spec import Task, TaskRef
+from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr import _groupby as G
+from dask.dataframe.dask_expr._collection import new_collection
 from dask.dataframe.dask_expr._expr import Blockwise, Expr
 from dask.dataframe.dask_expr._shuffle import RearrangeByColumn
+from pandas.api.types import is_dict_like, pandas_dtype
 
+from dask_gpuagg.cache import OfObjects
+from dask_gpuagg.dtypes import is_plain
+from dask_gpuagg.engines.host.grouping import group, take
+from dask_gpuagg.frontend.extended import GroupByCompleted, places_in
 from dask_gpuagg.frontend.metadata import is_cudf
+from dask_gpuagg.frontend.specification import on_own_labels
+from dask_gpuagg.plan import Unsupported
+from dask_gpuagg.tasks.partials import key_of
 
 _NUMBER = "gpuagg row number"
 # more rows than a partition has
@@ -137,3 +151,224 @@ def lower_rolling(original: Callable[..., Any], self: Any) -> Any:
     # pandas takes Dask's None for False
     flags = {name: flag for name, flag in self.groupby_kwargs.items() if flag is not None}
     return GroupByRolling(self.frame, rolling._replace(groupby_kwargs=flags), self._meta)
+
+
+# ``transform`` by the name of an aggregation. Dask shuffles all rows, so that each group is in one
+# partition, and loses their order and the divisions. Here the groups are aggregated as by ``.agg``,
+# and each partition takes those of its rows from the result: rows stay where they are.
+
+# names that pandas' transform takes, of which each group has one value
+_NAMES = frozenset(
+    (
+        *("sum", "prod", "mean", "count", "size", "min", "max", "first", "last"),
+        *("var", "std", "sem", "nunique", "median", "any", "all"),
+    )
+)
+
+# a table of labels has as many more places than groups
+_CLOSE = 1 << 16
+
+# tables of the latest groups: the tasks of a process have the same ones
+_tables: OfObjects[Any] = OfObjects(2)
+
+
+def gpuagg_lookup(frame: Any, groups: Any, meta: Any, *by: Any) -> Any:
+    """Task: the groups of the rows of a partition; rows without a group get nulls."""
+    keys = [key_of(frame, key) for key in by]
+    if is_cudf(frame):
+        result = import_module("dask_gpuagg.engines.device.tables").looked_up(groups, keys)
+    else:
+        table, places = _by_integer(groups, keys) or (groups, _places(groups.index, keys))
+        columns = [table] if table.ndim == 1 else [table.iloc[:, i] for i in range(table.shape[1])]
+        arrays = (c.to_numpy() if is_plain(c.dtype) else c.array for c in columns)
+        taken = {i: take(array, places) for i, array in enumerate(arrays)}
+        result = pd.DataFrame(taken, copy=False)
+    result.index = frame.index
+    if meta.ndim == 1:
+        return result.iloc[:, 0].rename(meta.name)
+    result.columns = meta.columns
+    return result
+
+
+def _places(index: pd.Index, keys: list[pd.Series]) -> Any:
+    """The places of the rows' keys in an index of groups, each distinct one looked up once."""
+    rows = group(keys, dropna=False)
+    columns = {f"k{i}": key for i, key in enumerate(rows.keys)}
+    return places_in(index, pd.DataFrame(columns)).take(rows.codes)
+
+
+def _by_integer(groups: Any, keys: list[pd.Series]) -> tuple[Any, Any] | None:
+    """A table, and the rows' places in it, where the key is one of NumPy's integers."""
+    dtype = groups.index.dtype
+    plain = isinstance(dtype, np.dtype) and dtype.kind in "iu"
+    if len(keys) > 1 or keys[0].dtype != dtype or not (plain and len(groups)):
+        return None
+    labels = keys[0].to_numpy()
+    # the same table for all partitions
+    low, places, table = _tables.of(groups, lambda: _table_of(groups))
+    if isinstance(places, pd.Index):
+        return groups, places.get_indexer(labels)
+    rows = _slots(labels, low)
+    # a label below the lowest one is beyond the last place
+    if rows.view(np.uint64).max(initial=0) >= len(places):
+        return None
+    return (groups, places.take(rows)) if table is None else (table, rows)
+
+
+def _table_of(groups: Any) -> tuple[int, Any, Any]:
+    """The smallest label, the place of each from there on, and the groups by label.
+
+    Distant labels are hashed. There is no table whose nulls would change a dtype.
+    """
+    labels = groups.index.to_numpy()
+    low, high = int(labels.min()), int(labels.max())
+    if high - low >= 4 * len(labels) + _CLOSE:
+        # an index of its own, hashed before another thread sees it
+        index = pd.Index(labels, copy=False)
+        index.get_indexer(labels[:1])
+        return low, index, None
+    places = np.full(high - low + 1, -1)
+    places[_slots(labels, low)] = np.arange(len(labels))
+    table = groups.reset_index(drop=True).reindex(places)
+    same = table.dtype == groups.dtype if table.ndim == 1 else table.dtypes.equals(groups.dtypes)
+    return low, places, table if same else None
+
+
+def _slots(labels: Any, low: int) -> Any:
+    """Distances from the smallest label, which may be beyond the labels' own dtype."""
+    wide = labels.dtype if labels.dtype.itemsize == 8 else np.int64
+    return (labels.astype(wide, copy=False) - low).view(np.int64)
+
+
+class GroupByLookup(GroupByCompleted):
+    """For each row of a partition the outputs of its group, which are all in one partition."""
+
+    _parameters = ["frame", "groups", "meta"]
+    operation = staticmethod(gpuagg_lookup)
+
+    def _divisions(self) -> Any:
+        return self.frame.divisions
+
+    def _broadcast_dep(self, dep: Expr) -> bool:
+        return bool(dep._name == self.groups._name)
+
+    def _simplify_down(self) -> Any:
+        if self.frame.ndim == 1:
+            return None
+        keys = [key for key in self.operands[3:] if not isinstance(key, Expr)]
+        # where all keys are expressions, the labels of the rows are needed all the same
+        columns = [c for c in self.frame.columns if c in keys] or list(self.frame.columns[:1])
+        if columns == list(self.frame.columns):
+            return None
+        return type(self)(self.frame[columns], *self.operands[1:])
+
+
+def one_output(npartitions: int) -> int:
+    """One output, by a rule as Dask has it: a number would say that the user asked for a tree."""
+    return 1
+
+
+def transform(original: Callable[..., Any], self: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+    """``transform`` of group-bys: a lookup of what ``.agg`` gives, or Dask's with a shuffle."""
+    stock = original(self, func, *args, **kwargs)
+    named = isinstance(func, str) and func in _NAMES
+    plain = not args and kwargs.keys() <= {"meta"}
+    if not (named and plain and stock.expr.need_to_shuffle):
+        return stock
+    flags = {"sort": False, "observed": True, "dropna": self.dropna}
+    groupby = on_own_labels(type(self)(self.obj, by=self.by, slice=self._slice, **flags))
+    aggregate = groupby.size if func == "size" else functools.partial(groupby.agg, func)
+    try:
+        groups = aggregate(split_out=one_output)
+    except (Unsupported, NotImplementedError, TypeError, ValueError):
+        return stock
+    if groups.ndim != stock.ndim:
+        return stock
+    node = GroupByLookup(self.obj.expr, groups.expr, stock._meta, *self.by)
+    return new_collection(node)
+
+
+# ---- ``astype`` of Arrow's decimals and dates, which pandas casts by way of objects of Python ----
+
+# float64 has all integers up to here, and all powers of ten up to that exponent
+_EXACT = 1 << 53
+_EXACT_POWER = 22
+_BYTES = 16
+
+
+def cast(data: Any, dtypes: Any) -> Any:
+    """Task: ``data.astype(dtypes)``, columns of decimals and dates by Arrow."""
+    by_label = is_dict_like(dtypes)
+    if isinstance(data, pd.Series):
+        if by_label and set(dtypes.keys()) == {data.name}:
+            by_label, dtypes = False, dtypes[data.name]
+        column = None if by_label else _column(data, dtypes)
+        return data.astype(dtypes) if column is None else column
+    if not isinstance(data, pd.DataFrame) or data.columns.nlevels > 1:
+        return data.astype(dtypes)
+    targets = dict(dtypes.items()) if by_label else dict.fromkeys(data.columns, dtypes)
+    if not data.columns.is_unique or data.columns.isin(list(targets)).sum() != len(targets):
+        return data.astype(dtypes)
+    columns = {label: _column(data[label], dtype) for label, dtype in targets.items()}
+    quick = {label: column for label, column in columns.items() if column is not None}
+    data = data.copy(deep=False)
+    for label, column in quick.items():
+        data[label] = column
+    return data.astype({label: dtype for label, dtype in targets.items() if label not in quick})
+
+
+def _column(column: pd.Series, dtype: Any) -> pd.Series | None:
+    """A column of decimals as float64, or of dates as times; ``None`` where Arrow's may differ."""
+    if not isinstance(column.dtype, pd.ArrowDtype):
+        return None
+    kind, target = column.dtype.pyarrow_dtype, pandas_dtype(dtype)
+    values = None
+    if pa.types.is_decimal128(kind) and target == np.float64:
+        values = _floats(column.array.__arrow_array__())
+    elif pa.types.is_date32(kind) and isinstance(target, np.dtype) and target.kind == "M":
+        values = _times(column.array.__arrow_array__(), target)
+    return None if values is None else pd.Series(values, column.index, name=column.name)
+
+
+def _floats(decimals: pa.ChunkedArray) -> np.ndarray | None:
+    """The nearest float64 of each decimal: Arrow's own cast multiplies by an inexact 1/10^n."""
+    scale = decimals.type.scale
+    if not 0 <= scale <= _EXACT_POWER:
+        return None
+    parts = []
+    for chunk in filter(len, decimals.chunks):
+        words = np.frombuffer(chunk.buffers()[1], "<i8", offset=_BYTES * chunk.offset)
+        low, high = words[: 2 * len(chunk)].reshape(-1, 2).T
+        missing = chunk.is_null().to_numpy(zero_copy_only=False)
+        exact = (high == low >> 63) & (low <= _EXACT) & (low >= -_EXACT)
+        if not (exact | missing).all():
+            return None
+        floats = low / 10.0**scale
+        floats[missing] = np.nan
+        parts.append(floats)
+    return np.concatenate([np.empty(0), *parts])
+
+
+def _times(dates: pa.ChunkedArray, dtype: np.dtype[Any]) -> np.ndarray | None:
+    """The first moment of each day; ``None`` if the unit has no such time."""
+    unit = np.datetime_data(dtype)[0]
+    try:
+        return np.asarray(pc.cast(dates, pa.timestamp(unit)).to_numpy(), dtype)
+    except (pa.ArrowInvalid, ValueError):
+        return None
+
+
+class ArrowCast(E.AsType):
+    """A lowered ``astype``."""
+
+    operation = staticmethod(cast)
+
+
+def lower_astype(original: Callable[..., Any], self: Any) -> Any:
+    """Lower ``astype`` where a column of pandas may be one of decimals or dates."""
+    meta = self.frame._meta
+    if type(self) is not E.AsType or is_cudf(meta):
+        return original(self)
+    dtypes = meta.dtypes if meta.ndim == 2 else [meta.dtype]
+    may_be = any(isinstance(dtype, pd.ArrowDtype) or dtype.kind == "O" for dtype in dtypes)
+    return ArrowCast(*self.operands) if may_be else original(self)

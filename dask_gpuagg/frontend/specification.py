@@ -24,6 +24,8 @@ from dask_gpuagg.plan import CustomFunctions, Requested, Unsupported
 
 Parameters = tuple[tuple[str, Any], ...]
 
+# arguments of methods that say how Dask runs them
+FLAGS = frozenset(("split_every", "split_out", "shuffle_method"))
 # arguments of pandas' methods that stock Dask ignores in .agg
 _ARGUMENTS = {"min_count", "numeric_only"}.union(*(r.parameters for r in REGISTRY.values()))
 

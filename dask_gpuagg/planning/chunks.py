@@ -367,32 +367,21 @@ class Route(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """Route of the partials to the outputs that Dask announced, with the reason.
-
-    Attributes
-    ----------
-    route : Route
-    outputs : int
-        Number of output partitions, as Dask announced it.
-    reason : str
-        Why, for ``explain()``.
-    groups : int, optional
-        Expected number of groups, where anything is known about it.
-    bound : bool
-        Whether there are at most that many.
-    pair_bytes : int, optional
-        Bytes of the distinct pairs that are merged, where a sample tells.
-    pieces : int
-        Tasks that merge the groups of an exchange, before their results are gathered in the
-        outputs; never fewer than those.
-    """
+    """Route of the partials to the outputs that Dask announced, with the reason."""
 
     route: Route
+    #: number of output partitions, as Dask announced it
     outputs: int
+    #: why, for ``explain()``
     reason: str
+    #: expected number of groups, where anything is known about it
     groups: int | None = None
+    #: whether there are at most that many
     bound: bool = False
+    #: bytes of the distinct pairs that are merged, where a sample tells
     pair_bytes: int | None = None
+    #: tasks that merge the groups of an exchange, before their results are gathered in the outputs;
+    #: never fewer than those
     pieces: int = 1
 
     def __dask_tokenize__(self) -> str:

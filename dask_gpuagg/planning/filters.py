@@ -1,4 +1,4 @@
-"""Filters below a group-by, which its tasks apply to the columns that they group.
+"""Filters below a group-by, which its tasks apply to the columns that they group, and expressions.
 
 Dask makes a frame of the rows that stay, and computes derived columns from such frames. Here they
 are computed for all rows of a partition, and the others are left out as rows are grouped. Rows that
@@ -10,27 +10,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
-from functools import cached_property, reduce
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from dask._task_spec import Task
 from dask.dataframe.dask_expr import _accessor as A
 from dask.dataframe.dask_expr import _expr as E
 from dask.dataframe.dask_expr._expr import Expr
 from dask.dataframe.dask_expr.io.io import FusedIO
-from dask.dataframe.dask_expr.io.parquet import ReadParquetFSSpec, ReadParquetPyarrowFS
+from dask.dataframe.dask_expr.io.parquet import ReadParquetFSSpec
 from dask.dataframe.io.parquet.arrow import ArrowDatasetEngine
 from dask.dataframe.io.parquet.core import ParquetFunctionWrapper
 from pandas.api.types import is_scalar
 
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import HOST, engine_name
+from dask_gpuagg.engines import HOST, dtypes_of, engine_name
+from dask_gpuagg.expressions import Derived, Read, Step, Tree, common_dtype, ticks
 from dask_gpuagg.planning.bucketing import dtypes_in, read_by
 from dask_gpuagg.planning.chunks import GroupByQuery, constant, expressions
-from dask_gpuagg.tasks.reading import BOUNDS, Bounds, ColumnsAsRead, Range, SomeRowGroups
+from dask_gpuagg.planning.nodes import DerivedColumns
+from dask_gpuagg.tasks.reading import BOUNDS, Bounds, ColumnsAsRead, Range
 from dask_gpuagg.tasks.tasks import blanked
 
 # Steps that may be computed for rows that leave, and the kinds of their dtypes: they cost little,
@@ -257,23 +258,6 @@ class BoundedFSSpec(ReadParquetFSSpec):
         return reader
 
 
-class BoundedPyarrowFS(ReadParquetPyarrowFS):
-    """The same for file systems of pyarrow."""
-
-    _parameters = ["bounds", *ReadParquetPyarrowFS._parameters]
-
-    @cached_property
-    def _fusion_compression_factor(self) -> Any:
-        return super()._fusion_compression_factor  # which is computed again for each partition
-
-    def _filtered_task(self, name: Any, index: int) -> Task:
-        task = super()._filtered_task(name, index)
-        (read,) = task.args
-        some = SomeRowGroups(read.kwargs["fragment_wrapper"], self.operand("bounds"))
-        read = Task(None, read.func, **(read.kwargs | {"fragment_wrapper": some}))
-        return Task(name, task.func, read, _data_producer=True, **task.kwargs)
-
-
 def within_bounds(query: GroupByQuery) -> GroupByQuery:
     """The query on row groups that may have rows for which its predicate is true.
 
@@ -284,29 +268,26 @@ def within_bounds(query: GroupByQuery) -> GroupByQuery:
         return query
     (source,) = sources.values()
     reader = source.operand("_expr") if isinstance(source, FusedIO) else source
-    bounded = _bounded(reader)
     keys = {b for b in query.by if not isinstance(b, Expr)}
     by_rows = any(dtype_class(dtype) in _BY_ROWS for dtype in dtypes_in(source._meta))
-    if bounded is None or by_rows or not keys <= set(query.frame.columns):
+    if by_rows or not _is_usual(reader) or not keys <= set(query.frame.columns):
         return query
     bounds = _bounds(query.predicate, source._name, reader._dataset_info["schema"])
     if not bounds:
         return query
-    some = bounded(bounds, *reader.operands)
+    some: Any = BoundedFSSpec(bounds, *reader.operands)
     some = some if reader is source else type(source)(some)
     frame, (predicate, *by) = read_by(some, source, query.frame, (query.predicate, *query.by))
     return replace(query, frame=frame, by=by, predicate=predicate)
 
 
-def _bounded(reader: Any) -> Any:
-    """The class that takes the place of a reader of the host, or ``None``."""
-    if type(reader) is ReadParquetPyarrowFS:
-        return None if reader.arrow_to_pandas else BoundedPyarrowFS
+def _is_usual(reader: Any) -> bool:
+    """Whether a reader is Dask's of the host, with its usual conversion to pandas."""
     if type(reader) is not ReadParquetFSSpec or reader.engine is not ArrowDatasetEngine:
-        return None
+        return False
     read = reader._io_func  # of no files it is another function
     is_usual = isinstance(read, ParquetFunctionWrapper)
-    return BoundedFSSpec if is_usual and "arrow_to_pandas" not in read.common_kwargs else None
+    return is_usual and "arrow_to_pandas" not in read.common_kwargs
 
 
 def _bounds(node: Any, source: str, schema: pa.Schema) -> Bounds:
@@ -353,3 +334,206 @@ def _in_type(value: Any, dtype: pa.DataType) -> Any:
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return None
     return in_file if isinstance(in_file, _OF_STATISTICS) and in_file == value else None
+
+
+# ---- expressions that one kernel computes: see ``expressions`` -----------------------------------
+
+_BINARY: dict[type, str] = {
+    kind: kind.__name__.lower()
+    for kind in (
+        *(E.Add, E.Sub, E.Mul, E.Div, E.Mod, E.FloorDiv, E.And, E.Or, E.XOr),
+        *(E.LT, E.LE, E.GT, E.GE, E.EQ, E.NE),
+    )
+}
+_UNARY: dict[type, str] = {
+    kind: kind.__name__.lower() for kind in (E.Neg, E.Abs, E.Invert, E.IsNa, E.NotNull)
+}
+# all steps that are read
+COMPUTED = {*_BINARY, *_UNARY, E.Between, E.Where, E.Mask, E.Fillna}
+COMPUTED_OF_TIMES = "floor"
+_COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
+_LOGICAL = frozenset(("and", "or", "xor", "invert"))
+_ENDS = {"both": ("ge", "le"), "left": ("ge", "lt"), "right": ("gt", "le"), "neither": ("gt", "lt")}
+# columns of computed keys
+_KEY = "gpuagg key {}"
+# Expressions of a query, at most: the text of a column that refers to itself doubles each time.
+_MAX_EXPRESSIONS = 400
+
+
+class _LeftToDask(Exception):
+    """An expression, or a dtype, that the kernel does not compute."""
+
+
+def with_derived(query: GroupByQuery) -> GroupByQuery:
+    """The query on derived columns; those of the host are computed as fast by pandas."""
+    return derived_at_once(query) if query.on_device else query
+
+
+def derived_at_once(query: GroupByQuery) -> GroupByQuery:
+    """The query on columns that are computed of each partition at once, with its filter.
+
+    The query as it is where nothing is computed, and where Dask's own tasks have to.
+    """
+    plan = query.plan
+    if query.frame.ndim != 2 or plan.reads_labels:
+        return query
+    reader = _Reader()
+    columns: dict[str, Tree] = {}
+    by: list[str] = []
+    try:
+        for i, key in enumerate(query.by):
+            is_computed = isinstance(key, Expr)
+            label = _KEY.format(i) if is_computed else key
+            columns[label] = reader.series(key) if is_computed else reader.column(query.frame, key)
+            by.append(label)
+        for column in plan.columns:
+            columns[_text(column.label)] = reader.column(query.frame, column.label)
+        predicate = None if query.predicate is None else reader.series(query.predicate)
+    except _LeftToDask:
+        return query
+    computes = any(isinstance(tree, Step) for tree in columns.values())
+    if len(reader.sources) != 1 or not (computes or predicate is not None):
+        return query
+    if predicate is not None and predicate.dtype != "bool":
+        return query
+    (source,) = reader.sources.values()
+    nullable = None
+    if predicate is not None and plan.drops_at_once:
+        nullable = next((label for label in by if columns[label].dtype), None)
+    derived = Derived(tuple(columns.items()), predicate, nullable)
+    return replace(query, frame=DerivedColumns(source, derived), by=by, predicate=None)
+
+
+def _text(label: Any) -> str:
+    if not isinstance(label, str):
+        raise _LeftToDask
+    return label
+
+
+class _Reader:
+    """Reads expressions, and collects the inputs whose columns they are of."""
+
+    def __init__(self) -> None:
+        self.sources: dict[str, Expr] = {}
+        self._expressions = 0
+
+    def column(self, frame: Any, label: Any) -> Tree:
+        """A column of a frame."""
+        if isinstance(frame, E.Projection) and frame.ndim == 2:
+            return self.column(frame.frame, label)
+        if isinstance(frame, E.Assign):
+            values = dict(zip(frame.keys, frame.vals, strict=True))
+            if label not in values:
+                return self.column(frame.frame, label)
+            return self.series(values[label])
+        if frame.ndim != 2 or _text(label) not in frame.columns:
+            raise _LeftToDask
+        self.sources[frame._name] = frame
+        dtype = dict(dtypes_of(frame._meta))[label]
+        return Read(label, str(dtype) if _is_plain(dtype) else "")
+
+    def series(self, node: Any) -> Tree:
+        """A computed column."""
+        self._expressions += 1
+        if not isinstance(node, Expr) or node.ndim != 1 or self._expressions > _MAX_EXPRESSIONS:
+            raise _LeftToDask
+        if isinstance(node, E.Projection):
+            return self.column(node.frame, node.columns[0])
+        if isinstance(node, E.RenameSeries):
+            return self.series(node.frame)
+        if isinstance(node, E.Between):
+            lower, upper = _ENDS[node.inclusive]
+            ends = {lower: self._operand(node.left), upper: self._operand(node.right)}
+            column = self.series(node.frame)
+            sides = (_checked(name, "bool", column, end) for name, end in ends.items())
+            return Step("and", "bool", tuple(sides))
+        dtype = str(node._meta.dtype)
+        if type(node) in _BINARY:
+            operands = [self._operand(node.left), self._operand(node.right)]
+            return _checked(_BINARY[type(node)], dtype, *operands)
+        if type(node) in _UNARY:
+            return _checked(_UNARY[type(node)], dtype, self.series(node.frame))
+        if isinstance(node, E.Where | E.Mask):
+            operands = [self.series(node.frame), self.series(node.cond), self._operand(node.other)]
+            return _checked(type(node).__name__.lower(), dtype, *operands)
+        if isinstance(node, E.Fillna):
+            return _checked("fillna", dtype, self.series(node.frame), self._operand(node.value))
+        if isinstance(node, A.FunctionMap) and node.attr == COMPUTED_OF_TIMES:
+            if node.accessor != "dt" or node.kwargs or len(node.args) != 1:
+                raise _LeftToDask
+            return _checked("floor", dtype, self.series(node.frame), *node.args)
+        raise _LeftToDask
+
+    def _operand(self, operand: Any) -> Any:
+        if isinstance(operand, Expr):
+            return self.series(operand)
+        if type(operand) in (int, float) and np.isfinite(operand):
+            return operand
+        if isinstance(operand, pd.Timestamp) and operand.tz is None and operand is not pd.NaT:
+            return operand
+        raise _LeftToDask
+
+
+def _checked(name: str, dtype: str, *operands: Any) -> Step:
+    """A step, if the kernel computes it as cuDF does for these dtypes."""
+    step = Step(name, dtype, operands)
+    trees = [operand for operand in operands if isinstance(operand, Read | Step)]
+    try:
+        for operand in operands:
+            if isinstance(operand, pd.Timestamp | str):
+                ticks(operand, trees[0].dtype)
+        dtypes = [np.dtype(tree.dtype) for tree in trees if tree.dtype]
+        suits = len(dtypes) == len(trees) and _suits_kernel(step, dtypes)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _LeftToDask from error
+    if not suits:
+        raise _LeftToDask
+    return step
+
+
+def _suits_kernel(step: Step, dtypes: list[np.dtype[Any]]) -> bool:
+    """Whether the kernel's arithmetic is cuDF's: C++ promotes numbers otherwise than NumPy."""
+    name, result, operands = step.operation, np.dtype(step.dtype), step.operands
+    common, kinds = common_dtype(step), {of.kind for of in dtypes}
+    if common.kind in "iu":
+        bounds = np.iinfo(common)
+        if not all(bounds.min <= op <= bounds.max for op in operands if type(op) is int):
+            return False
+    if name in _LOGICAL:
+        return kinds == {"b"} and result.kind == "b" and common.kind == "b"
+    if name in ("where", "mask"):
+        value, rows, other = operands
+        alike = other.dtype == value.dtype if isinstance(other, Read | Step) else True
+        fits = result.kind == "f" or type(other) is not float
+        return value.dtype == result and rows.dtype == "bool" and alike and fits
+    if name == "floor":
+        return kinds == {"M"} and result == dtypes[0]
+    if name in _COMPARISONS:
+        times = sum(isinstance(operand, pd.Timestamp) for operand in operands)
+        if kinds == {"M"}:
+            return len(set(dtypes)) == 1 and len(dtypes) + times == 2
+        meet = len(kinds) == 1 or (kinds == {"i", "f"} and np.dtype("f8") in dtypes)
+        return meet and not kinds - set("iuf") and not times
+    if name in ("isna", "notnull"):
+        return not kinds - set("iufb")
+    if kinds - set("iuf") or result.kind not in "iuf":
+        return False
+    if name in ("mod", "floordiv"):
+        divisor = operands[1]
+        return result.kind in "iu" and dtypes == [result] and type(divisor) is int and divisor > 0
+    if name == "div":
+        return result.kind == "f" and (result in dtypes or kinds <= set("iu"))
+    if name == "fillna":
+        return result == dtypes[0] and result.kind == "f" and len(set(dtypes)) == 1
+    if name in ("neg", "abs"):
+        return dtypes == [result] and result.kind != "u"
+    # a result of another type than its operands' may be rounded before, or later
+    has_float = any(type(operand) is float for operand in operands)
+    of_integers = has_float and result == np.float64 and not kinds - set("iu")
+    return result == common and (
+        of_integers or (result in dtypes and (len(kinds) == 1 or kinds == {"i", "f"}))
+    )
+
+
+def _is_plain(dtype: Any) -> bool:
+    return isinstance(dtype, np.dtype) and dtype.kind in "biufM"

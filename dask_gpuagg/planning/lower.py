@@ -285,44 +285,29 @@ def _held(query: GroupByQuery) -> Chunks | None:
 
 @dataclass(frozen=True, slots=True)
 class Physical:
-    """A planned group-by in numbers: its route, tasks, and bytes that travel.
+    """A planned group-by in numbers: its route, tasks, and bytes that travel."""
 
-    Attributes
-    ----------
-    route : Route
-        That of the nodes, which may be another than that of the decision.
-    partitions : int
-        Of the input.
-    partials : int
-        0 where one task makes the outputs.
-    pieces : int
-        Into how many outputs partials are exchanged; 0 without an exchange.
-    outputs : int
-    tasks : tuple of (str, int)
-        The number of tasks by step. A partial's task also does what was to be done to its
-        partitions before.
-    chunks : str
-        How many partitions a task takes; empty where each has a task of its own.
-    nbytes : int or None
-        Of all partials, roughly, where groups or rows are known.
-    reason : str
-        Why this route.
-    predicate : str
-        Which rows are grouped, where the group-by filters them; empty where it does not.
-    joins : tuple of str
-        For each merge below the group-by whose rows are reduced before: by what, and why.
-    """
-
+    #: that of the nodes, which may be another than that of the decision
     route: Route
+    #: of the input
     partitions: int
+    #: 0 where one task makes the outputs
     partials: int
+    #: into how many outputs partials are exchanged; 0 without an exchange
     pieces: int
     outputs: int
+    #: the number of tasks by step. A partial's task also does what was to be done to its partitions
+    #: before
     tasks: tuple[tuple[str, int], ...]
+    #: how many partitions a task takes; empty where each has a task of its own
     chunks: str = ""
+    #: of all partials, roughly, where groups or rows are known
     nbytes: int | None = None
+    #: why this route
     reason: str = ""
+    #: which rows are grouped, where the group-by filters them; empty where it does not
     predicate: str = ""
+    #: for each merge below the group-by whose rows are reduced before: by what, and why
     joins: tuple[str, ...] = ()
 
     def __str__(self) -> str:

@@ -36,7 +36,6 @@ from dask_gpuagg.engines import HOST, engine_name, engine_of
 from dask_gpuagg.plan import Plan
 from dask_gpuagg.planning.chunks import Chunks, Route
 from dask_gpuagg.tasks import tasks
-from dask_gpuagg.tasks.joining import gpuagg_join_side
 
 
 class Promised:
@@ -302,7 +301,7 @@ class GroupByJoinSide(GroupByNode):
         for i, key in enumerate(_keys_of(self)):
             sides = (self.frame, self.other)
             refs = (TaskRef((side._name, min(i, side.npartitions - 1))) for side in sides)
-            layer[key] = Task(key, gpuagg_join_side, *refs, self.plan, self.join)
+            layer[key] = Task(key, tasks.gpuagg_join_side, *refs, self.plan, self.join)
         return layer
 
 

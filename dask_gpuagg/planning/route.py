@@ -185,8 +185,11 @@ def _of_sample(
     if read and chunks is not None and chunks.readers:
         chunks = None
     few = chunks is None and (read or query.frame.npartitions <= FEW_PARTITIONS)
-    if few and not read and (query.frame.npartitions == 1 or not _in_memory(query)):
-        return GroupEstimate(None, False, how)
+    if few and not read:
+        # whether the input, as it is grouped, is already in this process's memory
+        here = (isinstance(n, Projection) or _rows_held(n) is not None for n in _nodes_of(query))
+        if query.frame.npartitions == 1 or not all(here):
+            return GroupEstimate(None, False, how)
     if settings().sample == "never":
         return GroupEstimate(None, False, "gpuagg.sample is 'never'")
     if chunks is not None and chunks.readers:
@@ -246,14 +249,6 @@ def _rows_held(source: Expr) -> int | None:
 
 def _nodes_of(query: GroupByQuery) -> list[Any]:
     return [node for root in (query.frame, *expressions(query.by)) for node in root.walk()]
-
-
-def _in_memory(query: GroupByQuery) -> bool:
-    """Whether the input, as it is grouped, is already in this process's memory."""
-    return all(
-        isinstance(node, Projection) or (isinstance(node, IO) and _rows_held(node) is not None)
-        for node in _nodes_of(query)
-    )
 
 
 def _obstacle(query: GroupByQuery) -> str | None:

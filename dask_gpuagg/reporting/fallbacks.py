@@ -27,18 +27,11 @@ class FallbackWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why one aggregation of a query would fall back.
+    """Why one aggregation of a query would fall back."""
 
-    Attributes
-    ----------
-    aggregation : str
-        The aggregation, or ``*`` when the whole group-by is concerned.
-    column : hashable
-        The input column, if one is concerned.
-    reason : str
-    """
-
+    #: the aggregation, or ``*`` when the whole group-by is concerned
     aggregation: str
+    #: the input column, if one is concerned
     column: Hashable
     reason: str
 

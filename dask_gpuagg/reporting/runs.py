@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask_gpuagg.cache import Cache, OfObjects, after_fork
-from dask_gpuagg.plan import short
+from dask_gpuagg.plan import listed, short
 from dask_gpuagg.reporting.events import (
     Fallback,
     FellBack,
@@ -100,39 +100,29 @@ def note_run(run: Run) -> None:
 
 @dataclass(slots=True)
 class Step:
-    """A step of a query on an engine, or one of its kernels.
-
-    Attributes
-    ----------
-    query, step, engine, kernel : str
-        ``kernel`` is empty where whole tasks are counted.
-    calls : int
-    seconds : float
-        Wall time, summed over threads.
-    rows, groups : int
-        Rows that went in; rows of the partials or outputs that came out.
-    nbytes : int
-        Of keys and values that were read, or of the pieces that are exchanged.
-    longest : float
-        Seconds of the longest call.
-    expected, spilled : int
-        Groups that kernels estimated, and rows that found no place at first.
-    workers : int
-        In how many processes it ran.
-    """
+    """A step of a query on an engine, or one of its kernels."""
 
     query: str
     step: str
     engine: str
+    #: empty where whole tasks are counted
     kernel: str
     calls: int
+    #: wall time, summed over threads
     seconds: float
+    #: that went in
     rows: int
+    #: rows of the partials or outputs that came out
     groups: int
+    #: of keys and values that were read, or of the pieces that are exchanged
     nbytes: int
+    #: seconds of the longest call
     longest: float
+    #: groups that kernels estimated
     expected: int = 0
+    #: rows that found no place at first
     spilled: int = 0
+    #: in how many processes it ran
     workers: int = 1
 
     @property
@@ -321,11 +311,8 @@ def _remembered(plan: Plan) -> Plan | None:
 
 def summary(plan: Plan) -> str:
     """The outputs and keys of a plan in one line: ``sum of v, mean of w by k``."""
-    shown = [plan.output_label(i) for i in range(min(len(plan.outputs), _SHOWN))]
-    more = len(plan.outputs) - _SHOWN
-    outputs = ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
-    keys = ", ".join(short(key.label) for key in plan.keys[:_SHOWN])
-    keys += f" and {more:,} more" if (more := len(plan.keys) - _SHOWN) > 0 else ""
+    outputs = listed([plan.output_label(i) for i in range(len(plan.outputs))], _SHOWN)
+    keys = listed([short(key.label) for key in plan.keys], _SHOWN)
     return f"{outputs or 'groups'} by {keys}"
 
 

@@ -396,17 +396,15 @@ def stackable(parts: Sequence[Inputs], plan: Plan, engine: Engine) -> list[Seque
         of_columns = getattr(part.columns, "dtypes", None)
         dtypes = [key.dtype for key in part.keys]
         dtypes += of_columns or [column.dtype for column in part.columns]
-        if runs and part.dtypes == runs[-1][-1].dtypes and all(map(_is_alike, before, dtypes)):
+        # categories are united later, group by group instead of row by row
+        pairs = zip(before, dtypes, strict=False)
+        alike = all(a is b or (dtype_class(a) != "category" and bool(a == b)) for a, b in pairs)
+        if runs and part.dtypes == runs[-1][-1].dtypes and alike:
             runs[-1].append(part)
         else:
             runs.append([part])
         before = dtypes
     return [piece for run in runs for piece in engine.divided(run)]
-
-
-def _is_alike(dtype: Any, other: Any) -> bool:
-    # categories are united later, group by group instead of row by row
-    return dtype is other or (dtype_class(dtype) != "category" and bool(dtype == other))
 
 
 def _add_run(partials: list[Any], run: Sequence[Inputs], plan: Plan, engine: Engine) -> None:

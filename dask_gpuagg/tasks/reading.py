@@ -11,14 +11,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from dask._task_spec import Task
-from dask.dataframe.dask_expr.io.parquet import FragmentWrapper, ReadParquetPyarrowFS
+from dask.dataframe.dask_expr.io.parquet import ReadParquetPyarrowFS
 from dask.dataframe.io.parquet.arrow import ArrowDatasetEngine
 from dask.dataframe.io.parquet.core import ParquetFunctionWrapper
 from dask.dataframe.io.utils import _is_local_fs
@@ -281,21 +280,6 @@ def _table_of(
     if row_groups == [None]:
         return opened.read(**how)
     return opened.read_row_groups(row_groups, **how)
-
-
-@dataclass(frozen=True)
-class SomeRowGroups:
-    """A file of Dask's reader for pyarrow's file systems, of which it reads rows within bounds."""
-
-    file: FragmentWrapper
-    bounds: Bounds
-
-    def to_table(self, columns: Sequence[str], **options: Any) -> pa.Table:
-        """As of pyarrow's fragments."""
-        file = self.file.fragment
-        groups = [group.id for group in file.row_groups]
-        some = file.subset(row_group_ids=_within(self.bounds, groups, file.metadata, columns))
-        return some.to_table(columns=columns, **options)
 
 
 def _within(

@@ -1,25 +1,28 @@
 """Tasks of a planned group-by: functions of partitions and partials.
 
-Their names are the prefixes of the task keys that a dashboard shows. The last ones find quantiles
-without moving rows (``dask_gpuagg.narrowing``): values are compared in the dtype that all
-partitions have together; where that is no plain number, all rows are brought together.
+Their names are the prefixes of the task keys that a dashboard shows. Some find quantiles without
+moving rows (``dask_gpuagg.narrowing``): values are compared in the dtype that all partitions have
+together; where that is no plain number, all rows are brought together.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from dask.dataframe.multi import merge_chunk
 
 from dask_gpuagg.aggregations import Kind
 from dask_gpuagg.decomposition import retyped
-from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines import HOST, Engine, engine_name, engine_of
+from dask_gpuagg.dtypes import INTEGRAL, dtype_class
+from dask_gpuagg.engines import DEVICE, HOST, Engine, engine_name, engine_of
 from dask_gpuagg.engines.host import narrowed
 from dask_gpuagg.engines.host.compiled import LEAST_ROWS, should_run
 from dask_gpuagg.expressions import Derived
@@ -44,6 +47,7 @@ from dask_gpuagg.tasks.partials import (
     stackable,
     stacked,
     tables_of,
+    unify,
 )
 from dask_gpuagg.tasks.reading import Chunk, reading, show_progress
 
@@ -427,3 +431,84 @@ def _others(plan: Plan) -> Plan:
     """The outputs that are not of whole groups."""
     outputs = tuple(output for output in plan.outputs if output.kind is not Kind.WHOLE)
     return replace(plan, outputs=outputs)
+
+
+# Partials of one side of a merge, joined with the rows of the other side. A row of such a partial
+# stands for the rows of its side that are alike in the keys of the merge and in the keys of the
+# group-by that lie on this side. Each of them meets the same rows of the other side, so the states
+# of the partial's row meet them too, once for each.
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """How partials of one side of a merge, their own, meet the rows of the other side.
+
+    Columns are named by their place among the columns of the merge: a key of both sides that has
+    one label is one column there. ``own`` are the names of the partials' keys, ``other`` labels and
+    names of the columns that are read of the other side, ``keys`` the names of the result's keys,
+    and ``categories`` those of columns that are categories in the merge.
+    """
+
+    how: str
+    is_left: bool
+    own: tuple[str, ...]
+    other: tuple[tuple[Hashable, str], ...]
+    left_on: tuple[str, ...]
+    right_on: tuple[str, ...]
+    keys: tuple[str, ...]
+    categories: tuple[str, ...]
+
+    def __call__(self, own: Any, other: Any) -> Any:
+        """Merge the keys of a partial, with the number of each row, as Dask merges partitions."""
+        names = dict.fromkeys([*own.columns, *other.columns])
+        dtypes = ("category" if name in self.categories else object for name in names)
+        columns = {n: pd.Series([], dtype=dtype) for n, dtype in zip(names, dtypes, strict=True)}
+        return merge_chunk(
+            *((own, other) if self.is_left else (other, own)),
+            how=self.how,
+            left_on=list(self.left_on),
+            right_on=list(self.right_on),
+            result_meta=pd.DataFrame(columns, index=pd.RangeIndex(0)),
+        )
+
+
+def gpuagg_join_side(partial: Partial, other: Any, plan: Plan, join: Join) -> Partial:
+    """Task: a partial of one side of a merge to one of the merge, by the keys of the plan."""
+    with task(plan, "join") as done:
+        engine, groups = engine_of(partial), tables_of(partial)["groups"]
+
+        def joined() -> Partial:
+            table = _joined(groups, other, plan, join)
+            of_merge = labelled({"groups": table}, partial.get(DTYPES))
+            (tables,), together, dtypes = unify([of_merge], plan, engine)
+            return labelled(engine.regrouped(tables, together), dtypes)
+
+        result = engine.within_memory(f"joining a partial of {len(groups):,} rows", joined)
+        done.saw(engine.NAME, len(groups), rows_of(result))
+        return result
+
+
+def _joined(groups: Any, other: Any, plan: Plan, join: Join) -> Any:
+    """The groups of a partial by the keys of a plan, of which several rows may be alike."""
+    own = groups[[f"k{i}" for i in range(len(join.own))]]
+    own.columns = list(join.own)
+    own = own.assign(row=np.arange(len(own)))
+    other = other[[label for label, _ in join.other]]
+    other.columns = [name for _, name in join.other]
+    if engine_name(other) == DEVICE:
+        other = other.nans_to_nulls()  # as the keys of a partial
+    merged = join(own, other)
+    fields = groups[[name for name in groups.columns if name.startswith("s")]]
+    table = fields.take(merged["row"]).reset_index(drop=True)
+    merged = merged.reset_index(drop=True)
+    for i, name in enumerate(join.keys):
+        table.insert(i, f"k{i}", merged[name])
+    if plan.dropna and not plan.drops_late:
+        complete = functools.reduce(operator.and_, (merged[name].notna() for name in join.keys))
+        table = table[complete].reset_index(drop=True)
+    if not len(table):
+        # floats that held nulls alone, of rows without a partner, say nothing of the key's dtype
+        keys = {f"k{i}": key.dtype for i, key in enumerate(plan.keys)}
+        integers = {name: d for name, d in keys.items() if dtype_class(d) in INTEGRAL}
+        table = table.astype(integers)
+    return table

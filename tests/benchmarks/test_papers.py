@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from benchmarks import papers
 from dask_gpuagg.cuda.choice import choose, tables
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from tests.cuda.choice.test_choose import H200
 from tests.cuda.choice.test_tables import SUM
-
-
-def test_rounds_look_at_fewer_slots_than_linear_probing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By Knuth's formula for successful searches, and as the rounds of SP-EGA have it."""
-    monkeypatch.setattr(papers, "PROBED_SLOTS", 1 << 14)
-    cells = list(papers.probes(1))
-    assert len(cells) == 2 * len(papers.TABLE_1)
-    for cell in cells:
-        assert 1.3 < cell["sp_ega"] < 1.7 < cell["linear"]
-        if cell["keys"] == "distinct" and cell["load_factor"] < 0.96:
-            expected = (1 + 1 / (1 - cell["load_factor"])) / 2
-            assert cell["linear"] == pytest.approx(expected, rel=0.25)
 
 
 def test_forced_tables_have_the_slots_that_are_asked_for() -> None:

@@ -69,7 +69,7 @@ def tree(draw: random.Random, columns: Any, depth: int) -> Any:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_columns_are_those_of_cudf(columns: Any, seed: int) -> None:
-    from dask_gpuagg.engines.device.derived import derived
+    from dask_gpuagg.engines.device.tables import derived
 
     draw = random.Random(seed)
     trees = [tree(draw, columns, draw.choice([1, 2, 3])) for _ in range(30)]
@@ -92,7 +92,7 @@ K, V, W = Read("k", "int64"), Read("v", "float64"), Read("w", "float64")
 def test_rows_that_stay(bound: float, nullable: str | None, begin: int) -> None:
     import cudf
 
-    from dask_gpuagg.engines.device.derived import derived
+    from dask_gpuagg.engines.device.tables import derived
 
     rng = np.random.default_rng(3)
     pdf = pd.DataFrame(
@@ -113,7 +113,7 @@ def test_rows_that_stay(bound: float, nullable: str | None, begin: int) -> None:
 def test_columns_with_nulls_and_of_other_dtypes() -> None:
     import cudf
 
-    from dask_gpuagg.engines.device.derived import derived
+    from dask_gpuagg.engines.device.tables import derived
 
     data = {"k": [1, 2, 3, 4], "v": [1.0, None, 2.0, 3.0], "w": [0.1, 0.9, None, 0.8]}
     part = cudf.DataFrame(data)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_gpuagg.frontend.transform import GroupByLookup
+from dask_gpuagg.frontend.ordered import GroupByLookup
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy
 from tests.device.frames import on_device
 

@@ -250,7 +250,7 @@ def test_a_printed_expression_is_short(capsys: pytest.CaptureFixture[str]) -> No
     rows = dd.from_pandas(frame, npartitions=2)
     with dask_gpuagg.enabled():
         query = rows.groupby("k").agg({v: ["nunique", "median"] for v in values})
-    outputs = "nunique of v0, median of v0, nunique of v1, median of v1, 14 more"
+    outputs = "nunique of v0, median of v0, nunique of v1, median of v1 and 14 more"
     query.pprint()
     (line,) = (x for x in capsys.readouterr().out.splitlines() if "ExtendedAggregation" in x)
     assert outputs in line

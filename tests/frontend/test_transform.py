@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
-from dask_gpuagg.frontend.transform import _NAMES, GroupByLookup, gpuagg_lookup
+from dask_gpuagg.frontend.ordered import _NAMES, GroupByLookup, gpuagg_lookup
 
 ROWS = 600
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import dask_gpuagg
 from dask_gpuagg.planning.chunks import Chunks
-from dask_gpuagg.planning.filters import BoundedFSSpec, BoundedPyarrowFS
+from dask_gpuagg.planning.filters import BoundedFSSpec
 from dask_gpuagg.tasks import reading
 from tests.comparison import compare
 
@@ -75,8 +75,6 @@ def read_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return call
 
     monkeypatch.setattr(reading, "_table_of", noting(reading._table_of))
-    some = reading.SomeRowGroups
-    monkeypatch.setattr(some, "to_table", noting(some.to_table))
     return rows
 
 
@@ -85,7 +83,7 @@ def is_bounded(query: Any) -> bool:
     stack, readers = [query.optimize(fuse=False).expr], []
     while stack:
         node = stack.pop()
-        readers += [node] if isinstance(node, BoundedFSSpec | BoundedPyarrowFS) else []
+        readers += [node] if isinstance(node, BoundedFSSpec) else []
         for operand in node.operands:
             if isinstance(operand, Chunks):
                 stack.append(operand.frame)
@@ -138,13 +136,12 @@ KEEPING: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("filesystem", FILESYSTEMS)
 @pytest.mark.parametrize("name", EXCLUDING)
 def test_row_groups_out_of_bounds_are_not_read(
-    folder: Path, read_rows: list[int], filesystem: str, name: str
+    folder: Path, read_rows: list[int], name: str
 ) -> None:
     rows, needed = EXCLUDING[name]
-    ddf = dd.read_parquet(folder, filesystem=filesystem)
+    ddf = dd.read_parquet(folder)
     expected = total(rows)(ddf.compute())
     read_rows.clear()
     query = total(rows)(ddf)
@@ -230,13 +227,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("filesystem", FILESYSTEMS)
 @pytest.mark.parametrize("name", OPTIONS)
-def test_options_of_the_reader(folder: Path, filesystem: str, name: str) -> None:
-    options = OPTIONS[name]
-    if filesystem == "arrow" and options.keys() & {"split_row_groups", "index", "arrow_to_pandas"}:
-        pytest.skip("Dask's reader for Arrow's file systems does not take it")
-    ddf = dd.read_parquet(folder, filesystem=filesystem, **options)
+def test_options_of_the_reader(folder: Path, name: str) -> None:
+    ddf = dd.read_parquet(folder, **OPTIONS[name])
     query = total(lambda d: d.v.between(7.5, 11))
     compare(query, ddf)
     assert is_bounded(query(ddf)) == (name != "to_pandas")
@@ -259,24 +252,22 @@ def test_a_file_of_metadata(tmp_path: Path) -> None:
 
 def test_one_file_is_one_partition(tmp_path: Path, read_rows: list[int]) -> None:
     write(tmp_path, ascending(), files=1)
-    for filesystem in FILESYSTEMS:
-        ddf = dd.read_parquet(tmp_path, filesystem=filesystem)
-        assert ddf.npartitions == 1
-        expected = total(late)(ddf.compute())
-        read_rows.clear()
-        pd.testing.assert_series_equal(total(late)(ddf).compute().sort_index(), expected)
-        assert read_rows == [15]
+    ddf = dd.read_parquet(tmp_path)
+    assert ddf.npartitions == 1
+    expected = total(late)(ddf.compute())
+    read_rows.clear()
+    pd.testing.assert_series_equal(total(late)(ddf).compute().sort_index(), expected)
+    assert read_rows == [15]
 
 
-@pytest.mark.parametrize("filesystem", FILESYSTEMS)
 def test_nulls_of_integers_decide_on_a_dtype(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, filesystem: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     columns = ascending(30)
     columns["n"] = pa.array([None if i in (2, 17) else i for i in range(30)])
     columns["b"] = pa.array([None if i == 24 else i % 2 == 0 for i in range(30)])
     write(tmp_path, columns, files=1)
-    ddf = dd.read_parquet(tmp_path, filesystem=filesystem)
+    ddf = dd.read_parquet(tmp_path)
     for column in "nb":
         for first in (5, 25):
             query = ddf[ddf.i.between(first, first + 4)].groupby("k")[column].max()

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.engines.device import memory
-from dask_gpuagg.engines.device import merging as by_parts
 from dask_gpuagg.engines.device.memory import OutOfDeviceMemory
 from dask_gpuagg.engines.host import engine
 from dask_gpuagg.engines.host import engine as host
@@ -82,15 +81,15 @@ def test_in_parts_as_at_once(
     meta = pd.concat(pieces).groupby("k").x.agg(asked).iloc[:0]
     at_once = host.finalize(tables, plan, meta).sort_index()
     device = Device()
-    ours = by_parts.finalized_in_parts(device, tables, plan, meta, parts)
+    ours = memory.finalized_in_parts(device, tables, plan, meta, parts)
     if sort:
         assert ours.index.is_monotonic_increasing or ours.index.hasnans
     pd.testing.assert_frame_equal(ours.sort_index(), at_once)
     owned = [dict(table) for table in tables]
-    again = by_parts.finalized_in_parts(device, owned, plan, meta, parts, owned=True)
+    again = memory.finalized_in_parts(device, owned, plan, meta, parts, owned=True)
     pd.testing.assert_frame_equal(again.sort_index(), at_once)
     assert owned == [{} for _ in tables]
-    twice = host.finalize([by_parts.combined_in_parts(device, tables, plan, parts)], plan, meta)
+    twice = host.finalize([memory.combined_in_parts(device, tables, plan, parts)], plan, meta)
     pd.testing.assert_frame_equal(twice.sort_index(), at_once)
 
 
@@ -104,12 +103,12 @@ class Device:
         return getattr(host, name)
 
     def combine(self, partials: Any, plan: Any, owned: bool = False) -> Any:
-        return by_parts.combine(self, partials, plan, owned)
+        return memory.combine(self, partials, plan, owned)
 
     def finalize(
         self, partials: Any, plan: Any, meta: Any, bucket: Any = None, owned: bool = False
     ) -> Any:
-        return by_parts.finalize(self, partials, plan, meta, owned)
+        return memory.finalize(self, partials, plan, meta, owned)
 
     def combine_tables(self, tables: Any, plan: Any, least: int | None = None) -> Any:
         return host.combine(tables, plan)
@@ -196,7 +195,7 @@ def test_merging_takes_the_parts_where_memory_lacks(monkeypatch: pytest.MonkeyPa
     result = partials.finalized(tables, plan, expected.iloc[:0])
     pd.testing.assert_frame_equal(result, expected)
     assert tried[0] == tried[1] > 300
-    assert len(tried) == 2 + by_parts.PARTS
+    assert len(tried) == 2 + memory.PARTS
 
 
 class Watching(Short):
@@ -278,7 +277,7 @@ def test_a_copy_of_partials_is_merged_in_parts_where_memory_lacks(
         result = partials.finalized(tables, plan, expected.iloc[:0], owned=True)
     pd.testing.assert_frame_equal(result.sort_index(), expected)
     # at once, twice; then parts of which no more is known
-    assert engine.least == [20, 20, *[0] * by_parts.PARTS]
+    assert engine.least == [20, 20, *[0] * memory.PARTS]
 
 
 def distinct_groups(rows: int, keys: list[str]) -> tuple[Plan, Any]:
@@ -301,7 +300,7 @@ def test_a_large_table_is_divided_by_slices_of_its_rows(
         return real(rows, *given)
 
     monkeypatch.setattr(host, "split", split)
-    pieces = by_parts.parts_on_host(host, [dict(partial) for _ in range(tables)], plan, 16)
+    pieces = memory.parts_on_host(host, [dict(partial) for _ in range(tables)], plan, 16)
     assert max(divided) * min(-(-16 // tables), 16) <= 4_000 + 16
     got = [piece["groups"] for bring in pieces for piece in bring()]
     assert sum(map(len, got)) == tables * 4_000
@@ -322,7 +321,7 @@ def test_an_owned_table_leaves_once(tables: int, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(memory.Spilled, "of", spilled)
     owned = [dict(partial) for _ in range(tables)]
-    pieces = by_parts.parts_on_host(host, owned, plan, 16, owned=True)
+    pieces = memory.parts_on_host(host, owned, plan, 16, owned=True)
     assert owned == [{}] * tables
     assert sum(left) == 4_000 * (1 if tables == 1 else 2 * tables)
     assert sum(len(piece["groups"]) for bring in pieces for piece in bring()) == tables * 4_000
@@ -332,10 +331,10 @@ def test_an_owned_table_leaves_once(tables: int, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("keys", [["k"], ["k", "t"]])
 def test_groups_of_one_output_are_divided_into_even_parts(outputs: int, keys: list[str]) -> None:
     """The outputs of an exchange are by the same hash."""
-    groups = 200 * outputs * by_parts.PARTS
+    groups = 200 * outputs * memory.PARTS
     plan, partial = distinct_groups(groups, keys)
     piece = host.split(partial, plan, outputs)[1]
-    pieces = by_parts.parts_on_host(host, [piece], plan, by_parts.PARTS)
+    pieces = memory.parts_on_host(host, [piece], plan, memory.PARTS)
     rows = [sum(len(table["groups"]) for table in bring()) for bring in pieces]
     assert sum(rows) == len(piece["groups"])
     assert min(rows) > 100

@@ -21,7 +21,7 @@ import pylibcudf as plc
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from dask_gpuagg.cache import Cache, OfObjects
 from dask_gpuagg.dtypes import dtype_class
-from dask_gpuagg.engines.device import memory, merging
+from dask_gpuagg.engines.device import memory
 from dask_gpuagg.engines.device.columns import (
     BareColumn,
     column_at,
@@ -36,7 +36,6 @@ from dask_gpuagg.engines.device.columns import (
     to_series,
     view,
 )
-from dask_gpuagg.engines.device.derived import derived
 from dask_gpuagg.engines.device.digits import alike, is_lost, losses_of, without_losses
 from dask_gpuagg.engines.device.groups import Grouping, Numbering, Repeated
 from dask_gpuagg.engines.device.library import number_rows, sketch_entries, with_outputs
@@ -66,6 +65,7 @@ from dask_gpuagg.engines.device.tables import (
     common_dtype,
     compatible,
     concatenated_outputs,
+    derived,
     divided,
     divided_outputs,
     filtered,
@@ -288,7 +288,7 @@ def partial(keys: Sequence[Any], columns: Sequence[Any], index: Any, plan: Plan)
 
 def combine(partials: Sequence[Partial], plan: Plan, owned: bool = False) -> Partial:
     """Merge partials into one of the same layout; see ``Engine.combine``."""
-    return merging.combine(sys.modules[__name__], partials, plan, owned)
+    return memory.combine(sys.modules[__name__], partials, plan, owned)
 
 
 def regrouped(tables: Partial, plan: Plan) -> Partial:
@@ -308,7 +308,7 @@ def finalize(
 
     Unobserved categories are completed with all groups at hand, so ``bucket`` is not needed.
     """
-    return merging.finalize(sys.modules[__name__], partials, plan, meta, owned)
+    return memory.finalize(sys.modules[__name__], partials, plan, meta, owned)
 
 
 def combine_tables(partials: Sequence[Partial], plan: Plan, least: int | None = None) -> Partial:

@@ -1,4 +1,4 @@
-"""Tables of several partitions concatenated, and tables divided by the hash of their keys.
+"""Tables concatenated, divided by the hash of their keys, and computed below a group-by.
 
 A partition's dtypes need not be those of the metadata, nor those of the next partition. cuDF
 concatenates numbers of several dtypes, and refuses all other mixtures: these are cast before.
@@ -6,7 +6,9 @@ concatenates numbers of several dtypes, and refuses all other mixtures: these ar
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import cudf
@@ -17,9 +19,16 @@ import pylibcudf as plc
 from cudf.core.column import ColumnBase
 from cudf.utils.dtypes import find_common_type
 from dask.dataframe.dispatch import hash_object_dispatch
+from pylibcudf.utils import _get_stream
 
+from dask_gpuagg import expressions
+from dask_gpuagg.cuda.call import Launcher, mask_bytes
+from dask_gpuagg.cuda.query.instantiations import deriving
+from dask_gpuagg.cuda.runtime.driver import Device, current_device, fill
+from dask_gpuagg.cuda.runtime.kernels import Kernels, OneUnit
 from dask_gpuagg.dtypes import INTEGRAL, NUMERIC, TEMPORAL, TEXT, TICKS, dtype_class, ticks_of
 from dask_gpuagg.engines.device.columns import (
+    DTYPES,
     FEW_STAY,
     INT32,
     INT64,
@@ -46,6 +55,7 @@ from dask_gpuagg.engines.device.columns import (
 from dask_gpuagg.engines.device.groups import counts_of
 from dask_gpuagg.engines.device.results import index_of
 from dask_gpuagg.engines.device.support import reads_once
+from dask_gpuagg.expressions import Derived, Read, inputs_of, text_of
 from dask_gpuagg.plan import Partial, Plan
 
 # One call of the kernels takes so many rows, and stacks at most this part of the device's memory.
@@ -451,3 +461,78 @@ def looked_up(groups: Any, keys: Sequence[Any]) -> Any:
     places = places.fillna(NOWHERE).astype("int32").values
     columns = [groups] if groups.ndim == 1 else [groups[label] for label in groups.columns]
     return frame_of({f"{i}": take_rows(c, places)._column for i, c in enumerate(columns)})
+
+
+# ---- columns that are computed below a group-by, by one kernel for each partition ----------------
+
+_TYPES = {dtype: kind for kind, dtype in DTYPES.items() if isinstance(dtype, np.dtype)}
+
+
+def derived(frame: Any, columns: Derived) -> Any:
+    """The columns of a partition that a group-by reads, without the rows that leave.
+
+    Those may stay where their key becomes null.
+    """
+    reads = inputs_of([*columns.steps.values(), columns.predicate])
+    inputs = [view_at(frame, read.label) for read in reads]
+    as_promised = all(str(frame._data[read.label].dtype) == read.dtype for read in reads)
+    if not len(frame) or not as_promised or any(column.null_count() for column in inputs):
+        return expressions.derived(frame, columns)
+    result, bits, staying = _run(columns, inputs)
+    dtypes: dict[str, Any] = {label: np.dtype(step.dtype) for label, step in columns.steps.items()}
+    for label, tree in columns.columns:
+        if isinstance(tree, Read):
+            result[label], dtypes[label] = view_at(frame, tree.label), frame._data[tree.label].dtype
+    if bits is not None:
+        result = _filtered(result, bits, staying, columns.nullable)
+    return frame_of({label: as_column(column, dtypes[label]) for label, column in result.items()})
+
+
+def _filtered(
+    columns: dict[str, plc.Column], bits: Any, staying: int, nullable: str | None
+) -> dict[str, plc.Column]:
+    """Leave out rows: their key becomes null, or the others are copied."""
+    rows = next(iter(columns.values())).size()
+    if staying == rows:
+        return columns
+    if nullable is not None and staying >= rows * FEW_STAY:
+        key = columns[nullable]
+        if not key.null_count():
+            if key.offset():  # the bits are those of a whole column
+                key = key.copy()
+            return columns | {nullable: key.with_mask(bits, rows - staying)}
+    stays = plc.transform.mask_to_bools(bits.ptr, 0, rows)
+    table = plc.Table(list(columns.values()))
+    copied = plc.stream_compaction.apply_retention_mask(table, stays).columns()
+    return dict(zip(columns, copied, strict=True))
+
+
+def _run(
+    derived: Derived, inputs: Sequence[plc.Column]
+) -> tuple[dict[str, plc.Column], Any | None, int]:
+    """Launch the kernel: computed columns, the bits of rows that stay, and their number."""
+    rows = inputs[0].size()
+    device = current_device()
+    on = Launcher(kernels=_kernels(derived, device), device=device, stream=_get_stream())
+    outputs, addresses = {}, []
+    for column in inputs:
+        width = plc.types.size_of(column.type())
+        addresses.append(column.data().ptr + column.offset() * width)
+    for label, step in derived.steps.items():
+        kind = plc.DataType(_TYPES[np.dtype(step.dtype)])
+        buffer = on.buffer(rows * plc.types.size_of(kind))
+        outputs[label] = plc.Column(kind, rows, buffer, None, 0, 0, [])
+        addresses.append(buffer.ptr)
+    bits = counter = None
+    if derived.predicate is not None:
+        bits, counter = on.buffer(mask_bytes(rows)), on.buffer(4)
+        fill(counter.ptr, 0, 4, on.handle)
+    pointers = (ctypes.c_void_p * len(addresses))(*addresses)
+    ends = (ctypes.c_void_p(0 if b is None else b.ptr) for b in (bits, counter))
+    on.launch_over("derive", rows, pointers, *ends, ctypes.c_uint64(rows))
+    return outputs, bits, rows if counter is None else on.read_number(counter.ptr)
+
+
+@lru_cache(64)
+def _kernels(derived: Derived, device: Device) -> Kernels:
+    return Kernels(OneUnit(deriving(text_of(derived))), device)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.choice import RESULT, Case, cases, chosen, expected_ms, verdict
-from benchmarks.kernel_inputs import VALUE_SETS, Values
+from benchmarks.kernels import SPECS, Cell, gathered_cells
 from dask_gpuagg.cuda.choice import choose, tables
 from dask_gpuagg.cuda.choice.costs import shipped
 from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb
@@ -30,6 +30,8 @@ COSTS = shipped(H200).costs
 KERNELS = tuple(name for name in choose.KERNELS if name != "sgb")
 KEY = KeyPart("i64", False)
 MEASURED = cases(RESULT)
+SETS = {cell.labels["set"]: cell for cell in gathered_cells()}
+CTYPES = {"float64": "f64", "float32": "f32", "int64": "i64", "int32": "i32", "decimal128": "i128"}
 GATHERED = json.loads(RESULT.with_name("gathered.json").read_text())["cells"]
 
 policies = st.sampled_from(
@@ -84,23 +86,24 @@ def test_a_wrong_constant_is_noticed() -> None:
     assert verdict(MEASURED, free).worst > 1.5
 
 
-def query_of(values: Values) -> Query:
-    """The query of a set of ``benchmarks.kernel_inputs``."""
-    builder = Builder(KEY)
-    for ctype, names in zip(values.types, values.names, strict=True):
-        i = builder.input(ctype, values.nulls > 0)
+def query_of(cell: Cell) -> Query:
+    """The query of a cell of ``benchmarks.kernels``."""
+    builder, nulls = Builder(KEY), cell.input.nulls
+    for label, names in SPECS[cell.query].items():
+        ctype = CTYPES[cell.input.values[label][0]]
+        i = builder.input(ctype, nulls > 0)
         for name in names:
             wide = "wide " if ctype == "i128" else ""
-            null = " or null" if name == "sum" and values.nulls else ""
+            null = " or null" if name == "sum" and nulls else ""
             builder.add(f"{wide}{name}{null}", i)
     return builder.query
 
 
 @pytest.mark.parametrize("cell", GATHERED, ids=lambda c: f"{c['set']} {c['groups']:,}")
 def test_values_are_gathered_where_that_is_faster(cell: dict[str, Any]) -> None:
-    values = VALUE_SETS[cell["set"]]
-    query = query_of(values)
-    present = (1 - values.nulls) * len(values.types)
+    of_set = SETS[cell["set"]]
+    query = query_of(of_set)
+    present = (1 - of_set.input.nulls) * len(SPECS[of_set.query])
     times = {name: kernel["device_ms"] for name, kernel in cell["kernels"].items()}
 
     def expected(name: str) -> float:
