@@ -1,7 +1,5 @@
 """Comparing a computed group-by with pandas: groups in any order, values, dtypes and labels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable
 from typing import Any
 

@@ -5,8 +5,6 @@ promises is one form; which form a partition takes depends on its values, as it 
 of files, left joins, ``where`` and ``map``.
 """
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

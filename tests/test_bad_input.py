@@ -1,7 +1,5 @@
 """Bad input gets the error that pandas or Dask gives, as early as they give it."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable
 from functools import partial

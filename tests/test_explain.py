@@ -1,7 +1,5 @@
 """``explain`` and ``why_not``: what would run, and why the rest would not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import dask

@@ -1,7 +1,5 @@
 """Methods of group-bys that Dask refuses for some dtypes, or answers wrongly."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from typing import Any
 

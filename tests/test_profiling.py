@@ -1,7 +1,5 @@
 """``profile``, ``fallbacks`` and ``last_runs``: what ran, on whatever scheduler."""
 
-from __future__ import annotations
-
 import contextlib
 import cProfile
 import functools

@@ -1,7 +1,5 @@
 """The workers of a cluster, as its scheduler knows them now."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from distributed import Client

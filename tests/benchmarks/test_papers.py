@@ -1,7 +1,5 @@
 """Experiments of the papers: what needs no GPU."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks import papers

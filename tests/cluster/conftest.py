@@ -1,7 +1,5 @@
 """Clusters of local processes, and workers that are not like the others."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The plan on a cluster: the answers of one process, and clusters that cannot run it."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -1,7 +1,5 @@
 """The page of group-bys in Dask's dashboard, opened as a browser opens it."""
 
-from __future__ import annotations
-
 import time
 import urllib.request
 from collections.abc import Callable, Iterator

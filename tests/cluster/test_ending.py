@@ -1,7 +1,5 @@
 """Worker processes that end while they compile."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Once in each step of each route, or as often as ``GPUAGG_KILLS`` says: ``make test-faults`` says 20.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Many groups on little memory, with nothing tuned."""
 
-from __future__ import annotations
-
 import os
 
 import dask.dataframe as dd

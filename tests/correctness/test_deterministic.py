@@ -1,7 +1,5 @@
 """``gpuagg.deterministic``: the same bits however rows are divided, ordered and merged."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Every aggregation of the registry that pandas has, on every dtype that it accepts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any

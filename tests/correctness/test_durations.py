@@ -1,7 +1,5 @@
 """Deviations and means of durations: units, groups without values, whole results."""
 
-from __future__ import annotations
-
 import dask.dataframe as dd
 import pandas as pd
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Keys: nulls, signed zeros, categories, every dtype, and every way to write them."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any

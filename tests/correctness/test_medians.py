@@ -1,7 +1,5 @@
 """Medians and quantiles of what our plans take none of, alone and beside what they do."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Callable
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Results that depend on the order of rows, however partials are brought together."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every form of specification, and column names that could get in our way."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import dask

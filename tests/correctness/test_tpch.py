@@ -1,7 +1,5 @@
 """TPC-H's 22 queries, whole: the same rows with the plugin off and on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 Outputs are written as ``engines/device/aggregator.py`` writes them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

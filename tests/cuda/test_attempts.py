@@ -1,7 +1,5 @@
 """Which attempts a group-by makes, and what is left of those that fail, without a GPU."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """``dask-gpuagg warm`` without a GPU: what it compiles, keeps and says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import dask

@@ -1,7 +1,5 @@
 """Device memory: what a call takes is given back, also when it does not suffice."""
 
-from __future__ import annotations
-
 import gc
 import re
 from collections.abc import Callable

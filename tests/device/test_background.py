@@ -1,7 +1,5 @@
 """Queries whose kernels are compiled meanwhile: libcudf's answers first, then the kernels'."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Chunks of cuDF partitions: the answers of a task for each partition, persisted and from files."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 from pathlib import Path

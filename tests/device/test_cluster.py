@@ -1,7 +1,5 @@
 """dask-cudf on a GPU cluster: partials cross processes, results equal the one-process run."""
 
-from __future__ import annotations
-
 import importlib.util
 from typing import Any
 

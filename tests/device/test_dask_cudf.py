@@ -1,7 +1,5 @@
 """dask-cudf collections with the plugin on: against stock dask-cudf, and against cuDF."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

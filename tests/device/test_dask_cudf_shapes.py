@@ -1,7 +1,5 @@
 """Results of other shapes on dask-cudf collections, unobserved categories, functions of users."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Aggregations of every class of column on dask-cudf collections, against plain Python."""
 
-from __future__ import annotations
-
 import functools
 from decimal import ROUND_DOWN, Decimal, localcontext
 from typing import Any

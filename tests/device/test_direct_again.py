@@ -1,7 +1,5 @@
 """Tasks of one plan on columns of several kinds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

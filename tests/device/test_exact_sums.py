@@ -1,7 +1,5 @@
 """Sums that are the same to the last bit on the device and on the host."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any

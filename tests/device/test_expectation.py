@@ -1,7 +1,5 @@
 """Decisions for rows before, launched without waiting for the sample of these."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

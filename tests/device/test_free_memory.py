@@ -1,7 +1,5 @@
 """The kernel where a pool is little larger than the input."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -3,8 +3,6 @@
 A test by hand, of about a minute: ``pytest tests/device/test_gpu_faults.py -s`` prints each kill.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import time

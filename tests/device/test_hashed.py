@@ -1,7 +1,5 @@
 """Keys as hashes of them: strings, whatever they are and however many, and wide keys."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """libcudf's group-by in place of kernels that cannot be compiled: the kernels' own answers."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Results of dask-cudf with the plugin on, beside the same without it: index, dtypes and values."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

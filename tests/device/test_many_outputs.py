@@ -1,7 +1,5 @@
 """More outputs than one pass of the kernels writes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import dask

@@ -1,7 +1,5 @@
 """Methods that pandas' group-bys have and dask-cudf's lack."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

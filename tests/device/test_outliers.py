@@ -1,7 +1,5 @@
 """Variances of groups of which the kernels' pivot is far from the mean."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from typing import Any
 

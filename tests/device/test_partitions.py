@@ -1,7 +1,5 @@
 """What partitions hold: copies of the values, numbers of rows, validity alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

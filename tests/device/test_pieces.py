@@ -1,7 +1,5 @@
 """Columns in pieces, for which kernels are launched in turn: the groups of whole columns."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Queries by every kind of RMM's resources, and with what spills: the same answers, or an error."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Callable, Iterator

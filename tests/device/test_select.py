@@ -1,7 +1,5 @@
 """Quantiles and distinct values without a sort, against pandas and against sorted rows."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Encoding, sorting and what is read from sorted groups, against NumPy, pandas and cuDF."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Skewed keys: hot ones, rows beside the partitions, nulls that have a slot of their own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Keys that lie whole steps apart: numbered by them, and taken as they are where one does not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Collections of pandas through the GPU: pandas' groups, also where memory lacks."""
 
-from __future__ import annotations
-
 import gc
 import math
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ A process decides before it imports cuDF whether threads have streams of their o
 run in processes of theirs.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor

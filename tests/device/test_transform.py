@@ -1,7 +1,5 @@
 """``transform`` by the name of an aggregation, of dask-cudf collections: a lookup by a join."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Activation: what is patched, when, for whom, and for which versions of Dask."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import random

@@ -1,7 +1,5 @@
 """Group-bys of a merge whose rows are reduced before the merge: as pandas merges and groups."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Aggregations that Dask refuses: dtypes of cuDF's results, decided without cuDF."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial

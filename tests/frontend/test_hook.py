@@ -1,7 +1,5 @@
 """The wrappers: queries that outlive the switch, and fallbacks."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import pickle

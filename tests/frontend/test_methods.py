@@ -1,7 +1,5 @@
 """Methods that pandas' group-bys have and Dask's lack, refuse, or answer otherwise."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial

@@ -1,7 +1,5 @@
 """Results with several partitions whose labels get other names are merged with all rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

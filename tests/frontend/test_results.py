@@ -1,7 +1,5 @@
 """Results have the partitions that Dask announced, and pipelines on them work as on any others."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable
 from typing import Any

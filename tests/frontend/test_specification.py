@@ -1,7 +1,5 @@
 """Specifications, against pandas and stock Dask."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``transform`` by the name of an aggregation: a lookup, and no shuffle."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Chunks: which partitions a task takes, and that answers do not depend on it."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import uuid

@@ -1,7 +1,5 @@
 """Expressions below a group-by as data: here pandas computes them, in tests/device a kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

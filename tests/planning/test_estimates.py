@@ -1,7 +1,5 @@
 """Estimates of the number of groups: what the planner learns and does before a query runs."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """Parquet: files are read one by one, or a few at a time, for the same answers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Tree or exchange for chunks of GPUs, with workers of pandas in their place: tasks and hops."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Chunks of partitions that this process holds: small ones share a task."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

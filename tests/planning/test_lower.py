@@ -1,7 +1,5 @@
 """Physical nodes: few partitions make a tree, partials of many are joined before an exchange."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Quantiles of few groups by brackets: whole queries, and when they are not planned so."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path

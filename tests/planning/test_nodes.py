@@ -1,7 +1,5 @@
 """Planned queries as collections: their nodes, what is read, and what can be done with them."""
 
-from __future__ import annotations
-
 import pickle
 from types import SimpleNamespace
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Distinct values on a cluster: one task merges few distinct pairs, several merge many."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

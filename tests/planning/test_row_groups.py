@@ -1,7 +1,5 @@
 """Row groups that a filter below a group-by excludes are not read, and answers are pandas'."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """The line that a warning points at."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What is remembered of the kernels' calls."""
 
-from __future__ import annotations
-
 import dask.dataframe as dd
 import msgpack
 import numpy as np

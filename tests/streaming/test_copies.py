@@ -1,7 +1,5 @@
 """Copies through pinned buffers, by a driver whose device is the host's memory."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Batches, merges and the steps down where device memory lacks, without a GPU."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

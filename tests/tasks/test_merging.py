@@ -1,7 +1,5 @@
 """Partials to one: part by part where memory lacks, and of other dtypes than promised."""
 
-from __future__ import annotations
-
 import weakref
 from decimal import Decimal
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """A reader of Parquet whose columns stay where they were decoded makes the frames of Dask's."""
 
-from __future__ import annotations
-
 import copy
 import datetime as dt
 import sys

@@ -1,7 +1,5 @@
 """Partials of partitions: whole, in halves, and of host partitions that a GPU groups."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a worker reports of its device memory, with RMM, dask-cuda and cuDF replaced."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The choice of a kernel and its numbers, without a GPU."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

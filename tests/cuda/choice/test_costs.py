@@ -1,7 +1,5 @@
 """Constants of devices: kept, read again, and not used for another device or other kernels."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace

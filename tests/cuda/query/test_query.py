@@ -1,7 +1,5 @@
 """What the host derives from a query before anything is compiled."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 

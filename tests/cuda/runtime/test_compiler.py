@@ -1,7 +1,5 @@
 """Every specialisation compiles for every architecture, and the cache of what was compiled."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Directories of the kernel cache: which are trusted, read, written and kept small."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import pwd

@@ -1,7 +1,5 @@
 """Kernels that are compiled, loaded and launched, or cannot be, without a GPU."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Reuse of the decision of the previous partition."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace

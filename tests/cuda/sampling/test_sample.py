@@ -1,7 +1,5 @@
 """Groups from a sample, and keys counted by their hashes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

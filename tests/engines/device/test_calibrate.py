@@ -1,7 +1,5 @@
 """From times to constants, and the command that measures them, without a GPU."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """Dtypes of mixed partitions on the device: what can be told without a GPU."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the device engine takes, and what it says where there is no device."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Dense group numbers: the same partition of the rows as pandas' groupby makes."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest import mock
 

@@ -1,7 +1,5 @@
 """Quantiles by brackets: what pandas gives, to the last bit, whatever the sample was."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """States: reducing all rows at once is the same as merging what their pieces reduce to."""
 
-from __future__ import annotations
-
 import decimal
 import math
 from itertools import pairwise
