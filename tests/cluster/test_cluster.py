@@ -209,11 +209,7 @@ class TestUnlikeWorkers:
     def test_the_scheduler_is_checked_too(self, tmp_path):
         prelude, words = BAD["missing"]
         data = frame().assign(scheduler=1)
-        with (
-            scheduler(prelude, tmp_path) as address,
-            Client(address) as client,
-            worker("", client),
-        ):
+        with scheduler(prelude, tmp_path) as address, Client(address) as client, worker("", client):
             # of persisted partitions the scheduler would be asked for places
             ddf = dd.from_pandas(data, npartitions=4).persist()
             wait(ddf)

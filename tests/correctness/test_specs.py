@@ -77,9 +77,7 @@ def test_named_aggregation(other: str):
 
     def query(f: Any) -> Any:
         return f.groupby("k").agg(
-            b=pd.NamedAgg(column="y", aggfunc=other),
-            a=pd.NamedAgg("x", "max"),
-            c=("x", "count"),
+            b=pd.NamedAgg(column="y", aggfunc=other), a=pd.NamedAgg("x", "max"), c=("x", "count")
         )
 
     compare(query, data)

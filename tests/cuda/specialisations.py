@@ -133,11 +133,7 @@ class Builder:
     def query(self) -> Query:
         """What was collected."""
         return Query(
-            self.keys,
-            self.keep_nulls,
-            tuple(self.inputs),
-            tuple(self.states),
-            tuple(self.outputs),
+            self.keys, self.keep_nulls, tuple(self.inputs), tuple(self.states), tuple(self.outputs)
         )
 
 

@@ -168,9 +168,7 @@ def compare(ours: Any, keys: pd.Series, theirs: pd.Series) -> None:
     made = on_host(ours).set_axis(pd.Index(keys)).sort_index()
     assert len(made) == len(theirs)
     np.testing.assert_allclose(
-        made.to_numpy(float, na_value=np.nan),
-        theirs.to_numpy(float, na_value=np.nan),
-        rtol=1e-12,
+        made.to_numpy(float, na_value=np.nan), theirs.to_numpy(float, na_value=np.nan), rtol=1e-12
     )
 
 

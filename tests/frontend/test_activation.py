@@ -25,10 +25,7 @@ from dask_gpuagg.settings import BadSetting
 from dask_gpuagg.tasks import tasks
 from tests.running import ROOT, run_python
 
-PATCHED = [
-    (Expr, "lower_once"),
-    (G.GroupBy, "aggregate"),
-]
+PATCHED = [(Expr, "lower_once"), (G.GroupBy, "aggregate")]
 STOCK = {(owner, name): owner.__dict__[name] for owner, name in PATCHED}
 
 

@@ -17,12 +17,7 @@ from dask_gpuagg.frontend import logical
 from dask_gpuagg.planning import route
 from dask_gpuagg.planning.chunks import STREAMED_READERS as IN_TASK
 from dask_gpuagg.planning.chunks import Chunks, Route, Routing
-from dask_gpuagg.planning.route import (
-    FEW_PARTITIONS,
-    _recent,
-    dtype_bound,
-    from_samples,
-)
+from dask_gpuagg.planning.route import FEW_PARTITIONS, _recent, dtype_bound, from_samples
 from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy
 from dask_gpuagg.reporting.runs import session
 from dask_gpuagg.tasks.tasks import ROWS_OF_A_SAMPLE, KeySample

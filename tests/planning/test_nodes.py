@@ -19,12 +19,7 @@ import dask_gpuagg
 from dask_gpuagg.plan import Requested
 from dask_gpuagg.planning import lower
 from dask_gpuagg.planning.chunks import Chunks
-from dask_gpuagg.planning.nodes import (
-    GroupByExchange,
-    GroupByGather,
-    GroupByMerge,
-    Promised,
-)
+from dask_gpuagg.planning.nodes import GroupByExchange, GroupByGather, GroupByMerge, Promised
 from dask_gpuagg.reporting.runs import session
 from tests.comparison import same
 from tests.data import plan_of

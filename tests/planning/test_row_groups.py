@@ -380,11 +380,7 @@ def filtered(draw: st.DrawFn) -> tuple[str, list[Any], Callable[[Any], Any]]:
 
 
 @given(
-    filtered(),
-    st.sampled_from(FILESYSTEMS),
-    st.integers(1, 3),
-    st.integers(1, 5),
-    st.booleans(),
+    filtered(), st.sampled_from(FILESYSTEMS), st.integers(1, 3), st.integers(1, 5), st.booleans()
 )
 def test_answers_are_those_of_pandas(
     tmp_path_factory: pytest.TempPathFactory,

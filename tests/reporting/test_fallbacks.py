@@ -9,11 +9,7 @@ import dask
 import pytest
 
 from dask_gpuagg.reporting.events import dry_run
-from dask_gpuagg.reporting.fallbacks import (
-    FallbackWarning,
-    UnsupportedGroupBy,
-    note_fallback,
-)
+from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy, note_fallback
 from dask_gpuagg.reporting.runs import session
 from tests.running import run_python
 

@@ -41,9 +41,7 @@ def test_the_peak_is_that_of_the_resource_that_counts(
     assert usage(HOST_WORKER) == {"peak_bytes": 12, "spilled_bytes": 0}
 
 
-def test_spilled_data_is_that_of_the_device_in_host_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_spilled_data_is_that_of_the_device_in_host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "rmm", raising=False)
     host = {"spilled": bytearray(1000), "of the host": bytearray(500)}
     data = SimpleNamespace(device_keys={"spilled", "on the device"}, host=host)

@@ -118,9 +118,7 @@ def test_files_without_a_value_are_ignored(name: str, cache: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", "null", b"\xff", "[" * 50_000],
-    ids=lambda text: repr(text[:8]),
+    "text", ["", "{", "[]", "null", b"\xff", "[" * 50_000], ids=lambda text: repr(text[:8])
 )
 def test_broken_files_are_ignored(text: str | bytes, cache: Path) -> None:
     ignored_with_one_warning(text)

@@ -169,10 +169,7 @@ def test_sorting_compiles(architecture: str) -> None:
 
 @pytest.mark.parametrize(
     ("ctype", "ticks", "architecture"),
-    [
-        ("f64", False, "sm_90"),
-        *(("i64", True, architecture) for architecture in ARCHITECTURES),
-    ],
+    [("f64", False, "sm_90"), *(("i64", True, architecture) for architecture in ARCHITECTURES)],
 )
 def test_selecting_compiles(ctype: str, ticks: bool, architecture: str) -> None:
     unit = selecting(ctype, ticks)

@@ -10,15 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.call import Run
-from dask_gpuagg.cuda.choice.decision import (
-    Decision,
-    Direct,
-    Hgb,
-    Lphga,
-    Pgb,
-    PgbFold,
-    Sgb,
-)
+from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, Pgb, PgbFold, Sgb
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.keys.ranges import RangedKeys
 from dask_gpuagg.cuda.query.forms import STEPPED
@@ -264,13 +256,7 @@ SKEWED = replace(EVEN, skewed=True)
 
 @pytest.mark.parametrize(
     ("decision", "spilled"),
-    [
-        (None, 0),
-        (SORTED, 0),
-        (GLOBAL, 0),
-        (replace(PARTS, estimate=SKEWED), 0),
-        (HGB, ROWS // 10),
-    ],
+    [(None, 0), (SORTED, 0), (GLOBAL, 0), (replace(PARTS, estimate=SKEWED), 0), (HGB, ROWS // 10)],
 )
 def test_a_decision_that_does_badly_is_dropped(decision: Decision | None, spilled: int) -> None:
     expectation.keep(call_of(), "auto", HGB, numbers(), 0)

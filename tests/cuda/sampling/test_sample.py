@@ -11,11 +11,7 @@ from dask_gpuagg.cuda.choice.choose import decide
 from dask_gpuagg.cuda.choice.summary import ANY_WORD, KeySummary, estimate_groups
 from dask_gpuagg.cuda.query.tuning import HOT_ROWS, HOT_TOLD
 from dask_gpuagg.cuda.sampling import sample
-from dask_gpuagg.cuda.sampling.sample import (
-    REGISTERS,
-    distinct_keys,
-    ranged_keys_of,
-)
+from dask_gpuagg.cuda.sampling.sample import REGISTERS, distinct_keys, ranged_keys_of
 from tests.cuda.choice.test_choose import H200, counts_of
 from tests.cuda.choice.test_tables import SUM, dense
 

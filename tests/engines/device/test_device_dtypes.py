@@ -97,10 +97,7 @@ def test_categories_stay_categories(engine: Any) -> None:
     assert engine.tables.common_dtype(dtypes) == dtypes[0]
 
 
-@pytest.mark.parametrize(
-    "dtypes",
-    [("int64", "M8[s]"), ("M8[s]", "m8[s]"), ("int64", "object")],
-)
+@pytest.mark.parametrize("dtypes", [("int64", "M8[s]"), ("M8[s]", "m8[s]"), ("int64", "object")])
 def test_what_has_no_common_dtype(dtypes: tuple[str, str], engine: Any) -> None:
     with pytest.raises(TypeError, match="does not concatenate"):
         engine.tables.common_dtype([np.dtype(d) for d in dtypes])

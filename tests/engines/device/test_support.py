@@ -28,11 +28,7 @@ def plan(
 
 
 def refusal(
-    name: str,
-    dtype: object,
-    monkeypatch: pytest.MonkeyPatch,
-    labels: int = 1,
-    **parameters: object,
+    name: str, dtype: object, monkeypatch: pytest.MonkeyPatch, labels: int = 1, **parameters: object
 ) -> str | None:
     monkeypatch.setattr(support, "unavailable", lambda: None)
     typed = np.dtype(dtype) if isinstance(dtype, str) else dtype

@@ -13,13 +13,7 @@ from hypothesis import strategies as st
 
 import dask_gpuagg
 from dask_gpuagg.engines.host import compiled, grouping
-from dask_gpuagg.engines.host.grouping import (
-    Groups,
-    encode,
-    first_rows,
-    group,
-    repeated,
-)
+from dask_gpuagg.engines.host.grouping import Groups, encode, first_rows, group, repeated
 from tests.engines.host.columns import DTYPES, I64, U64, series_of
 
 
