@@ -96,10 +96,15 @@ def assert_same(
         _assert_dtypes(got, want, meta)
 
 
+def equal(got: Any, expected: Any, **tolerances: Any) -> None:
+    """Assert equal frames or Series, row by row."""
+    check = pd.testing.assert_frame_equal if got.ndim == 2 else pd.testing.assert_series_equal
+    check(got, expected, **tolerances)
+
+
 def same(got: Any, expected: Any, **tolerances: Any) -> None:
     """Assert equal frames or Series, in whatever order their groups are."""
-    check = pd.testing.assert_frame_equal if got.ndim == 2 else pd.testing.assert_series_equal
-    check(got.sort_index(), expected.sort_index(), **tolerances)
+    equal(got.sort_index(), expected.sort_index(), **tolerances)
 
 
 def keys_of(index: pd.Index) -> list[tuple[Hashable, ...]]:

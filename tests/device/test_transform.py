@@ -9,6 +9,7 @@ import pytest
 
 from dask_gpuagg.frontend.transform import GroupByLookup
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy
+from tests.comparison import equal
 from tests.device.frames import on_device
 
 pytestmark = [
@@ -43,10 +44,7 @@ def compare(query: Callable[[Any], Any]) -> None:
     assert isinstance(lazy.expr, GroupByLookup)
     assert lazy.divisions == gpu.divisions
     got = lazy.compute()
-    same: Any = pd.testing.assert_frame_equal
-    if want.ndim == 1:
-        same = pd.testing.assert_series_equal
-    same(got.to_pandas(), want, check_dtype=False)
+    equal(got.to_pandas(), want, check_dtype=False)
 
 
 NAMES = ["sum", "mean", "count", "min", "max", "first", "last", "var", "std", "nunique", "median"]

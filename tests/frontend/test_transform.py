@@ -12,6 +12,7 @@ import pytest
 
 import dask_gpuagg
 from dask_gpuagg.frontend.transform import _NAMES, GroupByLookup, gpuagg_lookup
+from tests.comparison import equal
 
 ROWS = 600
 
@@ -41,8 +42,7 @@ def compare(query: Any, data: pd.DataFrame) -> None:
         assert isinstance(lazy.expr, GroupByLookup)
         assert lazy.divisions == ddf.divisions
         got = lazy.compute()
-    same = pd.testing.assert_frame_equal if want.ndim == 2 else pd.testing.assert_series_equal
-    same(got, want)
+    equal(got, want)
 
 
 @pytest.mark.parametrize("name", sorted(_NAMES))
@@ -87,7 +87,7 @@ def test_rows_beyond_the_groups_are_null(columns: Any) -> None:
     groups = data[data.k != 0].groupby("k")[columns].max()
     got = gpuagg_lookup(rows, groups, groups.iloc[:0], "k")
     want = groups.reindex(rows.k).set_axis(rows.index, axis=0)
-    (pd.testing.assert_series_equal if got.ndim == 1 else pd.testing.assert_frame_equal)(got, want)
+    equal(got, want)
     inside = gpuagg_lookup(rows[1:4], groups, groups.iloc[:0], "k")
     assert inside.isna().to_numpy().tolist() == want[1:4].isna().to_numpy().tolist()
 
@@ -98,9 +98,7 @@ def test_a_partition_whose_keys_are_objects() -> None:
     with dask_gpuagg.enabled():
         lazy = dd.from_map(lambda part: part, [rows, nulls], meta=rows[:0]).groupby("k").v
         found = lazy.transform("sum", meta=("v", "f8")).compute()
-    pd.testing.assert_series_equal(
-        found, pd.concat([rows, nulls]).groupby("k").v.transform("sum"), check_dtype=False
-    )
+    equal(found, pd.concat([rows, nulls]).groupby("k").v.transform("sum"), check_dtype=False)
 
 
 def test_keys_that_are_expressions() -> None:
