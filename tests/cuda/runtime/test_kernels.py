@@ -24,7 +24,8 @@ from dask_gpuagg.cuda.runtime.kernels import Kernels, kernels_of
 from tests.cuda.specialisations import TABLE
 from tests.running import run_python
 
-pytest.importorskip("cuda.bindings.runtime", reason="CUDA's bindings are not installed")
+bindings = pytest.importorskip("cuda.bindings.driver", reason="CUDA's bindings are not installed")
+SUCCESS, FULL = bindings.CUresult.CUDA_SUCCESS, bindings.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 
 DEVICE = Device(0, "none", "sm_90", 132, 227 << 10)
 CODE = Compiled(b"code", {kernel: f"lowered {kernel}" for kernel in ("hgb", "fold")})
@@ -65,8 +66,6 @@ def test_failed_unit_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_code_rejected_by_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cuda.bindings import driver as bindings
-
     status = bindings.CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU
     compile_by(monkeypatch, lambda unit, architecture: CODE)
     monkeypatch.setattr(bindings, "cuLibraryLoadData", lambda *_: (status, None))
@@ -76,11 +75,8 @@ def test_code_rejected_by_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_load_without_memory_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cuda.bindings import driver as bindings
-
     compiled, loaded = [], []
-    full, success = bindings.CUresult.CUDA_ERROR_OUT_OF_MEMORY, bindings.CUresult.CUDA_SUCCESS
-    answers = [(full, None), (full, None), (success, 7)]
+    answers = [(FULL, None), (FULL, None), (SUCCESS, 7)]
 
     def compile_unit(unit: TranslationUnit, architecture: str) -> Compiled:
         compiled.append(unit)
@@ -104,8 +100,6 @@ def test_load_without_memory_is_retried(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_units_of_several_queries_are_prepared_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cuda.bindings import driver as bindings
-
     together, loaded = Barrier(4), []
 
     def wait(unit: TranslationUnit, architecture: str) -> Compiled:
@@ -114,7 +108,7 @@ def test_units_of_several_queries_are_prepared_together(monkeypatch: pytest.Monk
 
     def load(code: bytes, *_: Any) -> Any:
         loaded.append(code)
-        return bindings.CUresult.CUDA_SUCCESS, len(loaded)
+        return SUCCESS, len(loaded)
 
     compile_by(monkeypatch, wait)
     slots = Semaphore(4)
@@ -140,19 +134,13 @@ def test_first_units_are_those_of_a_query() -> None:
 
 
 @pytest.mark.parametrize("call", ["cuLibraryGetKernel", "cuLaunchKernel"])
-def test_lazy_load_without_memory(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cuda.bindings import driver as bindings
-
-    full, success = bindings.CUresult.CUDA_ERROR_OUT_OF_MEMORY, bindings.CUresult.CUDA_SUCCESS
+def test_lazy_load_without_memory(
+    call: str, loads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     compile_by(monkeypatch, lambda unit, architecture: CODE)
-    monkeypatch.setattr(bindings, "cuLibraryLoadData", lambda *_: (success, 7))
-    monkeypatch.setattr(bindings, "cuLibraryGetKernel", lambda *_: (success, 7))
-    monkeypatch.setattr(bindings, "cuKernelGetAttribute", lambda *_: (success, 0))
-    monkeypatch.setattr(bindings, "cuKernelSetAttribute", lambda *_: (success,))
-    monkeypatch.setattr(bindings, "cuLaunchKernel", lambda *_: (success,))
     kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
     with monkeypatch.context() as patch:
-        patch.setattr(bindings, call, lambda *_: (full, None))
+        patch.setattr(bindings, call, lambda *_: (FULL, None))
         with pytest.raises(KernelsUnavailable, match="OUT_OF_MEMORY"):
             kernels.launch("hgb", 1, 32, 0)
     kernels.launch("hgb", 1, 32, 0)
@@ -172,19 +160,17 @@ def test_a_query_has_one_set_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kernels that were launched, by a driver that does nothing."""
-    from cuda.bindings import driver as bindings
-
-    success, launched = bindings.CUresult.CUDA_SUCCESS, []
+    launched = []
 
     def get(handle: int, name: bytes) -> tuple[Any, int]:
         launched.append(name.decode())
-        return success, 7
+        return SUCCESS, 7
 
-    monkeypatch.setattr(bindings, "cuLibraryLoadData", lambda *_: (success, 7))
+    monkeypatch.setattr(bindings, "cuLibraryLoadData", lambda *_: (SUCCESS, 7))
     monkeypatch.setattr(bindings, "cuLibraryGetKernel", get)
-    monkeypatch.setattr(bindings, "cuKernelGetAttribute", lambda *_: (success, 0))
-    monkeypatch.setattr(bindings, "cuKernelSetAttribute", lambda *_: (success,))
-    monkeypatch.setattr(bindings, "cuLaunchKernel", lambda *_: (success,))
+    monkeypatch.setattr(bindings, "cuKernelGetAttribute", lambda *_: (SUCCESS, 0))
+    monkeypatch.setattr(bindings, "cuKernelSetAttribute", lambda *_: (SUCCESS,))
+    monkeypatch.setattr(bindings, "cuLaunchKernel", lambda *_: (SUCCESS,))
     return launched
 
 
