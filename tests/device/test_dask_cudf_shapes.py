@@ -115,12 +115,6 @@ def test_functions_of_users_are_given_cudfs_group_bys() -> None:
     assert chunk.seen == {"cudf"}
 
 
-def pandas_frame() -> pd.DataFrame:
-    pdf = arrow().select(["k", "g", "i", "y", "s"]).to_pandas()
-    pdf["c"] = pd.Categorical(pdf["s"], categories=[*LETTERS, "never"])
-    return pdf
-
-
 @pytest.mark.parametrize("dropna", [True, False])
 @pytest.mark.parametrize("keys", [["c"], ["c", "g"], ["g", "c"], ["k"]], ids="+".join)
 @pytest.mark.parametrize(("npartitions", "split_out"), [(1, 1), (5, 1), (5, 3)])
@@ -128,7 +122,9 @@ def test_unobserved(keys: list[str], dropna: bool, npartitions: int, split_out: 
     spec = {"i": ["count", "max", "sum", "nunique"], "y": ["mean", "median"]}
     grouped = collection(npartitions).groupby(keys, observed=False, dropna=dropna)
     ours = grouped.agg(spec, split_out=split_out).compute()
-    theirs = pandas_frame().groupby(keys, observed=False, dropna=dropna).agg(spec)
+    pdf = arrow().select(["k", "g", "i", "y", "s"]).to_pandas()
+    pdf["c"] = pd.Categorical(pdf["s"], categories=[*LETTERS, "never"])
+    theirs = pdf.groupby(keys, observed=False, dropna=dropna).agg(spec)
     n = len(keys)
     for column, name in theirs.columns:
         reference = {}

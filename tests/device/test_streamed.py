@@ -15,7 +15,7 @@ import pytest
 import dask_gpuagg
 from dask_gpuagg.reporting.runs import forget
 from tests.comparison import assert_same
-from tests.device.failing import failing, numbers
+from tests.device.failing import current, failing, numbers
 
 ROWS = 40_000
 ASKED = {
@@ -265,13 +265,9 @@ def limited() -> Callable[[int], Any]:
 
     @contextmanager
     def at_most(limit: int) -> Iterator[Any]:
-        before = rmm.mr.get_current_device_resource()
-        counted = rmm.mr.StatisticsResourceAdaptor(before)
-        rmm.mr.set_current_device_resource(rmm.mr.LimitingResourceAdaptor(counted, limit))
-        try:
+        counted = rmm.mr.StatisticsResourceAdaptor(rmm.mr.get_current_device_resource())
+        with current(rmm.mr.LimitingResourceAdaptor(counted, limit)):
             yield counted
-        finally:
-            rmm.mr.set_current_device_resource(before)
 
     return at_most
 
@@ -286,13 +282,10 @@ def test_a_stream_without_a_pool_takes_one_and_gives_it_back() -> None:
     rows = 2_000_000
     whole = pd.DataFrame({"k": rng.integers(0, 500_000, rows), "x": rng.normal(size=rows)})
     collection = dd.from_pandas(whole, npartitions=4).persist()
-    before, plain = rmm.mr.get_current_device_resource(), rmm.mr.CudaMemoryResource()
-    rmm.mr.set_current_device_resource(plain)
-    try:
+    plain = rmm.mr.CudaMemoryResource()
+    with current(plain):
         ours = collection.groupby("k").x.agg(["sum", "count"]).compute()
         assert rmm.mr.get_current_device_resource() is plain
-    finally:
-        rmm.mr.set_current_device_resource(before)
     assert_same(ours.sort_index(), whole.groupby("k").x.agg(["sum", "count"]), rtol=1e-9, atol=1e-9)
     made = gpu._pools[current_device().ordinal]
     assert made is not None
