@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pandas.api.types import is_float_dtype, is_numeric_dtype
 
 PANDAS_3_0 = pd.__version__.startswith("3.0.")
 
@@ -130,7 +131,7 @@ def assert_column(got: Any, want: Any, label: Any, rtol: float, atol: Any) -> No
 
     assert (have_null == expected_null).all(), text()
     valid = ~expected_null
-    if any(map(_is_float, (got, want))) and all(map(_is_numeric, (got, want))):
+    if any(map(is_float_dtype, (got, want))) and all(map(is_numeric_dtype, (got, want))):
         a = got[valid].to_numpy(dtype=np.float64)
         b = want[valid].to_numpy(dtype=np.float64)
         bound = np.broadcast_to(atol, valid.shape)[valid]
@@ -151,14 +152,6 @@ def _values(column: pd.Series) -> list[Any]:
         # pandas' own conversion to objects loses the time zone of nested values
         return [_plain(v) for v in pa.array(column).to_pylist()]
     return [_plain(v) for v in column.astype(object)]
-
-
-def _is_float(values: pd.Series) -> bool:
-    return pd.api.types.is_float_dtype(values.dtype)
-
-
-def _is_numeric(values: pd.Series) -> bool:
-    return pd.api.types.is_numeric_dtype(values.dtype)
 
 
 def _assert_dtypes(got: pd.DataFrame, want: pd.DataFrame, meta: pd.DataFrame) -> None:

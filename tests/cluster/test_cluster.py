@@ -64,11 +64,6 @@ QUERIES = {
 }
 
 
-def expected_of(name: str, ddf):
-    """The answer of one process (p2p, the default while there is a client, needs a cluster)."""
-    return QUERIES[name](ddf, shuffle_method="tasks").compute(scheduler="synchronous")
-
-
 @pytest.mark.parametrize("split_out", [None, 3])
 def test_the_same_bits_as_in_one_process(client, ddf, split_out):
     """The client's setting counts on its workers."""
@@ -84,7 +79,8 @@ def test_the_same_bits_as_in_one_process(client, ddf, split_out):
 @pytest.mark.parametrize("name", QUERIES)
 def test_the_same_answer_as_in_one_process(client, ddf, name, options):
     query = QUERIES[name](ddf, **options)
-    expected = expected_of(name, ddf)
+    # p2p, the default while there is a client, needs a cluster
+    expected = QUERIES[name](ddf, shuffle_method="tasks").compute(scheduler="synchronous")
     session.reset()
     same(query.compute(), expected)
     assert session.planned

@@ -80,18 +80,7 @@ def compare(
 
 
 MERGEABLE = (
-    "sum",
-    "mean",
-    "count",
-    "size",
-    "min",
-    "max",
-    "var",
-    "std",
-    "prod",
-    "any",
-    "all",
-    "sem",
+    *("sum", "mean", "count", "size", "min", "max", "var", "std", "prod", "any", "all", "sem"),
 )
 
 

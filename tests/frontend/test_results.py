@@ -118,14 +118,6 @@ RESULTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _by_partitions(r: Any) -> Any:
-    return r.map_partitions(lambda p: p.assign(z=p.x * 2)) if _is_lazy(r) else r.assign(z=r.x * 2)
-
-
-def _delayed(r: Any) -> Any:
-    return pd.concat(dask.compute(*r.to_delayed())) if _is_lazy(r) else r
-
-
 def _parts(r: Any) -> Any:
     if not _is_lazy(r):
         return r
@@ -144,8 +136,10 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
         d.k.isin(r[r.x > 0].index.compute() if _is_lazy(r) else r[r.x > 0].index)
     ],
     "query": lambda r, d: r.query("x > 0 and y > 1"),
-    "by partitions": lambda r, d: _by_partitions(r),
-    "delayed": lambda r, d: _delayed(r),
+    "by partitions": lambda r, d: (
+        r.map_partitions(lambda p: p.assign(z=p.x * 2)) if _is_lazy(r) else r.assign(z=r.x * 2)
+    ),
+    "delayed": lambda r, d: pd.concat(dask.compute(*r.to_delayed())) if _is_lazy(r) else r,
     "partition by partition": lambda r, d: _parts(r),
     "added": lambda r, d: r.x + r.y,
     "added to another": lambda r, d: r.x + d.groupby("k").y.sum(**_outputs(r)),

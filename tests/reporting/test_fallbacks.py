@@ -81,11 +81,8 @@ def test_nothing_happens_in_a_dry_run():
 
 def test_raise_names_the_cause():
     error = ZeroDivisionError()
-    with (
-        dask.config.set({"gpuagg.fallback": "raise"}),
-        pytest.raises(
-            UnsupportedGroupBy, match=r"group-by \.sum\(\) runs with stock Dask: why"
-        ) as e,
-    ):
+    text = r"group-by \.sum\(\) runs with stock Dask: why"
+    refused = pytest.raises(UnsupportedGroupBy, match=text)
+    with dask.config.set({"gpuagg.fallback": "raise"}), refused as e:
         note_fallback("name", ".sum()", "why", cause=error)
     assert e.value.__cause__ is error

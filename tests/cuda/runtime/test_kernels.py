@@ -36,11 +36,12 @@ CODE = Compiled(b"code", {kernel: f"lowered {kernel}" for kernel in ("hgb", "fol
 
 def compile_by(
     monkeypatch: pytest.MonkeyPatch, cubin: Callable[[TranslationUnit, str], Compiled]
-) -> None:
-    """Compile by another function, alone and side by side, whatever the user's cache holds."""
+) -> Kernels:
+    """The kernels of a query, compiled by another function whatever the user's cache holds."""
     monkeypatch.setattr(kernels_module, "cached", lambda *_: None)
     monkeypatch.setattr(kernels_module, "cubin", cubin)
     monkeypatch.setattr(compiler, "cubin", cubin)
+    return Kernels(TABLE["1 aggregation by int64"], DEVICE)
 
 
 def test_failed_unit_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,9 +68,8 @@ def test_failed_unit_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_code_rejected_by_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     status = bindings.CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU
-    compile_by(monkeypatch, lambda unit, architecture: CODE)
+    kernels = compile_by(monkeypatch, lambda unit, architecture: CODE)
     monkeypatch.setattr(bindings, "cuLibraryLoadData", lambda *_: (status, None))
-    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
     with pytest.raises(KernelsUnavailable, match=r"driver does not take.*NO_BINARY_FOR_GPU"):
         kernels.prepare("core")
 
@@ -86,9 +86,8 @@ def test_load_without_memory_is_retried(monkeypatch: pytest.MonkeyPatch) -> None
         loaded.append(code)
         return answers[len(loaded) - 1]
 
-    compile_by(monkeypatch, compile_unit)
+    kernels = compile_by(monkeypatch, compile_unit)
     monkeypatch.setattr(bindings, "cuLibraryLoadData", load)
-    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
     for _ in range(2):
         with pytest.raises(KernelsUnavailable, match="memory does not suffice"):
             kernels.prepare("core")
@@ -137,8 +136,7 @@ def test_first_units_are_those_of_a_query() -> None:
 def test_lazy_load_without_memory(
     call: str, loads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compile_by(monkeypatch, lambda unit, architecture: CODE)
-    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
+    kernels = compile_by(monkeypatch, lambda unit, architecture: CODE)
     with monkeypatch.context() as patch:
         patch.setattr(bindings, call, lambda *_: (FULL, None))
         with pytest.raises(KernelsUnavailable, match="OUT_OF_MEMORY"):
@@ -185,8 +183,7 @@ def test_a_launch_waits_for_no_other_unit(
             assert finish.wait(60)
         return CODE
 
-    compile_by(monkeypatch, compile_unit)
-    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
+    kernels = compile_by(monkeypatch, compile_unit)
     with ThreadPoolExecutor(1) as pool:
         fold = pool.submit(kernels.launch, "fold", 1, 32, 0)
         assert compiling.wait(60)
@@ -239,8 +236,7 @@ def test_a_call_that_does_not_wait_is_served_later(
         assert finish.wait(60)
         return CODE
 
-    compile_by(monkeypatch, compile_unit)
-    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
+    kernels = compile_by(monkeypatch, compile_unit)
     with waiting(False):
         for _ in range(2):
             with pytest.raises(KernelsCompiling, match="unit hgb"):
@@ -262,8 +258,7 @@ def test_a_call_that_waits_joins_what_has_begun(
         assert finish.wait(60)
         return CODE
 
-    compile_by(monkeypatch, compile_unit)
-    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
+    kernels = compile_by(monkeypatch, compile_unit)
     assert not kernels.begin("hgb")
     threading.Timer(0.1, finish.set).start()
     kernels.launch("hgb", 1, 32, 0)
@@ -287,8 +282,7 @@ def test_a_failure_in_the_background_is_one_for_later_calls(
     def compile_unit(unit: TranslationUnit, architecture: str) -> Compiled:
         raise CompileError("no such instruction")
 
-    compile_by(monkeypatch, compile_unit)
-    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
+    kernels = compile_by(monkeypatch, compile_unit)
     kernels.begin("hgb")
     assert kernels._code["hgb"].exception(60)
     with waiting(False), pytest.raises(KernelsUnavailable, match="no such instruction") as raised:
@@ -360,8 +354,7 @@ def test_what_fails_by_another_error_is_tried_again_by_the_call(
             raise OSError("the disk is full")
         return CODE
 
-    compile_by(monkeypatch, compile_unit)
-    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
+    kernels = compile_by(monkeypatch, compile_unit)
     kernels.begin("hgb")
     assert isinstance(kernels._code["hgb"].exception(60), OSError)
     with waiting(False):

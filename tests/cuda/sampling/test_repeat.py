@@ -59,16 +59,9 @@ def alike(seen: Numbers, of: Numbers, decision: Decision = HGB) -> bool:
     )
 
 
-def call_of(
-    rows: int = ROWS,
-    values: float | None = 1.0,
-    kernels: Any = "kernels",
-    key_labels: Any = ("a",),
-    codes: Any = None,
-) -> Any:
-    return SimpleNamespace(
-        kernels=kernels, rows=rows, values=values, key_labels=key_labels, codes=codes
-    )
+def call_of(rows: int = ROWS, **other: Any) -> Any:
+    call = {"kernels": "kernels", "values": 1.0, "key_labels": ("a",), "codes": None}
+    return SimpleNamespace(rows=rows, **call | other)
 
 
 @pytest.fixture(autouse=True)
