@@ -78,7 +78,7 @@ def test_many_calls_leave_nothing_allocated() -> None:
 
 
 # queries of the columns of ``rows_of``
-LISTS: dict[str, Callable[[Any], Any]] = {
+QUERIES: dict[str, Callable[[Any], Any]] = {
     "few groups": lambda ddf: ddf.groupby("few").v.agg(["sum", "mean", "max"]),
     "many groups": lambda ddf: ddf.groupby("k").v.agg(["sum", "count"]),
     "text": lambda ddf: ddf.groupby("text").v.agg(["sum", "min"]),
@@ -99,12 +99,12 @@ def rows_of(rows: int) -> pd.DataFrame:
 def graph_of(name: str, rows: int) -> tuple[Any, Any]:
     """A query on two cuDF partitions that are there: its graph and its keys."""
     # what Dask and cuDF allocate to make a graph is not ours to divide
-    query = LISTS[name](on_device(rows_of(rows), 2).persist()).optimize(fuse=False)
+    query = QUERIES[name](on_device(rows_of(rows), 2).persist()).optimize(fuse=False)
     return dict(query.__dask_graph__()), query.__dask_keys__()
 
 
 @pytest.mark.parametrize("once", [True, False])
-@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("name", QUERIES)
 @pytest.mark.usefixtures("raising")
 def test_each_failed_allocation_costs_an_answer_or_nothing(name: str, once: bool) -> None:
     """The n-th allocation fails, alone or with all behind it.

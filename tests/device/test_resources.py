@@ -13,7 +13,7 @@ import dask_gpuagg
 from tests.comparison import same
 from tests.device.failing import current
 from tests.device.frames import on_device
-from tests.device.test_allocations import LISTS, graph_of, rows_of, sorted_rows
+from tests.device.test_allocations import QUERIES, graph_of, rows_of, sorted_rows
 from tests.running import run_python
 
 GIB = 1 << 30
@@ -32,7 +32,7 @@ DONE = "all answers are right"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("name", QUERIES)
 @pytest.mark.usefixtures("raising")
 def test_answers_are_the_same_by_each_kind(name: str, kind: str) -> None:
     import rmm
@@ -47,15 +47,15 @@ def test_answers_are_the_same_by_each_kind(name: str, kind: str) -> None:
 
 def by_pandas(name: str, rows: pd.DataFrame) -> pd.DataFrame:
     """What a query has to give; pandas knows no ``split_out``."""
-    result: pd.DataFrame = LISTS["many groups" if name == "exchange" else name](rows)
+    result: pd.DataFrame = QUERIES["many groups" if name == "exchange" else name](rows)
     return result
 
 
 def all_right(ddf: Any, rows: pd.DataFrame, get: Callable[[Any], Any]) -> None:
     """Every query, twice; ``get`` computes it as pandas."""
     with dask.config.set({"gpuagg.fallback": "raise"}), dask_gpuagg.enabled():
-        for name in [*LISTS, *LISTS]:
-            made, expected = get(LISTS[name](ddf)), by_pandas(name, rows)
+        for name in [*QUERIES, *QUERIES]:
+            made, expected = get(QUERIES[name](ddf)), by_pandas(name, rows)
             same(made, expected, check_dtype=False, check_index_type=False, rtol=1e-9)
 
 
