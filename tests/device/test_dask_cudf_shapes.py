@@ -47,21 +47,17 @@ def test_counts_of_categories_name_all_of_them() -> None:
     assert ours == {(*g, x): vs.count(x) for g, vs in groups.items() for x in LETTERS}
 
 
+# pandas ignores ddof where values are null
 @pytest.mark.parametrize("npartitions", [1, 5])
-@pytest.mark.parametrize("name", ["cov", "corr"])
-def test_matrices(name: str, npartitions: int) -> None:
-    columns = ["x", "y", "i"]
-    ours = getattr(collection(npartitions).groupby("k", sort=True)[columns], name)().compute()
+@pytest.mark.parametrize(
+    ("name", "columns", "options"),
+    [("cov", ["x", "y", "i"], {}), ("corr", ["x", "y", "i"], {}), ("cov", ["x", "i"], {"ddof": 0})],
+)
+def test_matrices(name: str, columns: list[str], options: Any, npartitions: int) -> None:
+    groups = collection(npartitions).groupby("k", sort=True)[columns]
+    ours = getattr(groups, name)(**options).compute()
     pdf = arrow().select(["k", *columns]).to_pandas()
-    theirs = getattr(pdf.groupby("k")[columns], name)()
-    pd.testing.assert_frame_equal(ours.to_pandas(), theirs, rtol=1e-6, check_index_type=False)
-
-
-def test_matrices_with_another_ddof() -> None:
-    # pandas ignores ddof where values are null
-    ours = collection(3).groupby("k", sort=True)[["x", "i"]].cov(ddof=0).compute()
-    pdf = arrow().select(["k", "x", "i"]).to_pandas()
-    theirs = pdf.groupby("k")[["x", "i"]].cov(ddof=0)
+    theirs = getattr(pdf.groupby("k")[columns], name)(**options)
     pd.testing.assert_frame_equal(ours.to_pandas(), theirs, rtol=1e-6, check_index_type=False)
 
 

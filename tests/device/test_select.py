@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 
 from dask_gpuagg.cuda.algorithms import select as selection
+from dask_gpuagg.cuda.algorithms.select import Selector
+from dask_gpuagg.cuda.runtime.driver import Stopwatch
 from tests.device.frames import on_device
 from tests.device.test_kernels import VALUE_TYPES, columns_of
 from tests.device.test_sgb import BETWEEN, ROWS, compare, encoded, keys_of, values_of
@@ -92,8 +94,6 @@ SPECIAL = {
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_group_with_most_of_the_rows(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its words are sorted, or are a large block's."""
-    from dask_gpuagg.cuda.runtime.driver import Stopwatch
-
     monkeypatch.setattr(selection, "WIDE_GROUP", 0 if wide else 2**31)
     rng = np.random.default_rng(14)
     keys_ = np.where(rng.random(ROWS) < 0.9, 7, rng.integers(0, 200, ROWS))
@@ -185,8 +185,6 @@ def tick_of(ordered: Any, q: float, between: str) -> int:
 
 
 def test_a_wrong_bracket_costs_a_second_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dask_gpuagg.cuda.algorithms.select import Selector
-
     monkeypatch.setattr(selection, "ERRORS", 0.0)
     monkeypatch.setattr(selection, "SPARE", 0.0)
     # both go by brackets of the usual width
@@ -212,8 +210,6 @@ def test_a_wrong_bracket_costs_a_second_count(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_without_room_rows_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dask_gpuagg.cuda.runtime.driver import Stopwatch
-
     monkeypatch.setattr(selection, "room_of", lambda rows, inside: 10)
     rng = np.random.default_rng(6)
     frame = pd.DataFrame({"k": rng.integers(0, 700, ROWS), "v": rng.normal(size=ROWS)})
@@ -285,8 +281,6 @@ def test_a_full_table_is_followed_by_a_sort(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(("rows", "selected"), [(selection.ROWS_FROM, True), (100_000, False)])
 def test_few_groups_of_many_rows_are_selected(rows: int, selected: bool) -> None:
-    from dask_gpuagg.cuda.runtime.driver import Stopwatch
-
     rng = np.random.default_rng(12)
     frame = pd.DataFrame({"k": rng.integers(0, 64, rows), "v": rng.normal(size=rows)})
     stopwatch = Stopwatch()

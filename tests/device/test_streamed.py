@@ -14,6 +14,7 @@ import pytest
 
 import dask_gpuagg
 from dask_gpuagg.reporting.runs import forget
+from dask_gpuagg.streaming import stream
 from tests.comparison import assert_same
 from tests.device.failing import current, failing, numbers
 
@@ -133,7 +134,6 @@ def test_batches_of_any_size(batch: int, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.fixture
 def small_device(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """A call sets how many bytes batches and tables of the GPU have, and how many groups merge."""
-    from dask_gpuagg.streaming import stream
     from dask_gpuagg.streaming.batches import Sizes
     from dask_gpuagg.streaming.gpu import Gpu
 
@@ -207,7 +207,6 @@ def test_many_groups_are_grouped_part_by_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rows are divided as groups are; those whose order counts after they are grouped."""
-    from dask_gpuagg.streaming import stream
     from dask_gpuagg.streaming.gpu import Gpu
 
     small_device(1 << 18, 20, kept=1 << 30)
@@ -239,8 +238,6 @@ def test_many_groups_are_grouped_part_by_part(
 def test_less_memory_than_rows_need(
     share: float, undivided: int, limited: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dask_gpuagg.streaming import stream
-
     monkeypatch.setattr(stream, "MOST_GROUPS", undivided)
     monkeypatch.setattr(stream, "_FEW_ROWS", 1 << 16)
     rng = np.random.default_rng(5)

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import dask_gpuagg
 from tests.comparison import same
 from tests.device.frames import on_device
 from tests.running import run_python
@@ -45,8 +46,6 @@ def queries(thread: int, together: threading.Barrier, gpus: int) -> None:
     """What one thread does: its own frames, queries and answers, as often as ``ROUNDS`` says."""
     import cupy as cp
 
-    import dask_gpuagg
-
     cp.cuda.Device(thread % gpus).use()
     frame = rows(thread)
     expected = {key: frame.groupby(key).agg(SPEC) for key in KEYS}
@@ -65,8 +64,6 @@ def queries(thread: int, together: threading.Barrier, gpus: int) -> None:
 def main(gpus: int) -> None:
     """All threads at once; an exception of one is that of the process."""
     import dask
-
-    import dask_gpuagg
 
     together = threading.Barrier(THREADS)
     settings = {"gpuagg.fallback": "raise", "gpuagg.compile": "wait"}
