@@ -1,7 +1,5 @@
 """Group-bys of each kind, and what is done with their results: partitions are stock Dask's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

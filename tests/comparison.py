@@ -1,7 +1,5 @@
 """Comparing a computed group-by with pandas: groups in any order, values, dtypes and labels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -9,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pandas.api.types import is_float_dtype, is_numeric_dtype
 
 PANDAS_3_0 = pd.__version__.startswith("3.0.")
 
@@ -98,10 +97,15 @@ def assert_same(
         _assert_dtypes(got, want, meta)
 
 
+def equal(got: Any, expected: Any, **tolerances: Any) -> None:
+    """Assert equal frames or Series, row by row."""
+    check = pd.testing.assert_frame_equal if got.ndim == 2 else pd.testing.assert_series_equal
+    check(got, expected, **tolerances)
+
+
 def same(got: Any, expected: Any, **tolerances: Any) -> None:
     """Assert equal frames or Series, in whatever order their groups are."""
-    check = pd.testing.assert_frame_equal if got.ndim == 2 else pd.testing.assert_series_equal
-    check(got.sort_index(), expected.sort_index(), **tolerances)
+    equal(got.sort_index(), expected.sort_index(), **tolerances)
 
 
 def keys_of(index: pd.Index) -> list[tuple[Hashable, ...]]:
@@ -127,7 +131,7 @@ def assert_column(got: Any, want: Any, label: Any, rtol: float, atol: Any) -> No
 
     assert (have_null == expected_null).all(), text()
     valid = ~expected_null
-    if any(map(_is_float, (got, want))) and all(map(_is_numeric, (got, want))):
+    if any(map(is_float_dtype, (got, want))) and all(map(is_numeric_dtype, (got, want))):
         a = got[valid].to_numpy(dtype=np.float64)
         b = want[valid].to_numpy(dtype=np.float64)
         bound = np.broadcast_to(atol, valid.shape)[valid]
@@ -148,14 +152,6 @@ def _values(column: pd.Series) -> list[Any]:
         # pandas' own conversion to objects loses the time zone of nested values
         return [_plain(v) for v in pa.array(column).to_pylist()]
     return [_plain(v) for v in column.astype(object)]
-
-
-def _is_float(values: pd.Series) -> bool:
-    return pd.api.types.is_float_dtype(values.dtype)
-
-
-def _is_numeric(values: pd.Series) -> bool:
-    return pd.api.types.is_numeric_dtype(values.dtype)
 
 
 def _assert_dtypes(got: pd.DataFrame, want: pd.DataFrame, meta: pd.DataFrame) -> None:

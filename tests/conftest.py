@@ -9,8 +9,6 @@ tries the first few of them. All print a line that reproduces a failure.
 files and folders in ``SLOW``; of the files in ``SAMPLED``, every fifth test is run.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterator

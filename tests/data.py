@@ -1,7 +1,5 @@
 """Small columns of every dtype, as values and as keys."""
 
-from __future__ import annotations
-
 import datetime
 from decimal import Decimal
 from typing import Any

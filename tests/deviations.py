@@ -5,8 +5,6 @@ promises is one form; which form a partition takes depends on its values, as it 
 of files, left joins, ``where`` and ``map``.
 """
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -236,14 +234,10 @@ def deviating(draw: Callable[..., Any]) -> Deviating:
     }
     # unobserved categories of a key that some partition holds as something else: pandas forgets
     # them in a concatenation, the metadata does not
-    held = {dtype == "category" for key in keys for dtype in _dtypes_of(pieces, key)}
+    held = {str(piece[key].dtype) == "category" for key in keys for piece in pieces}
     if flags.get("observed") is False and len(held) > 1:
         flags["observed"] = True
     return Deviating(pieces, meta, kinds, by, _spec(draw, kinds, values), flags)
-
-
-def _dtypes_of(pieces: list[pd.DataFrame], column: str) -> list[str]:
-    return [str(piece[column].dtype) for piece in pieces]
 
 
 def _column(

@@ -5,8 +5,6 @@ has no answer. Where stock Dask's values are right, the dtypes are stock Dask's 
 exceptions of ``wrong_dtypes``.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import warnings

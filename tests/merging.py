@@ -1,7 +1,5 @@
 """Decisions about merging, and merging in pieces of a chosen size for results that are small."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -10,8 +10,6 @@ may share the GPU. ``--only steps,exact`` runs those whose name has one of these
 The exit status is 0 if no tool has found anything and all answers are right.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

@@ -1,7 +1,5 @@
 """Hypothesis strategies: frames of every dtype, cut into partitions, and aggregation specs."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

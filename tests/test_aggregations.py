@@ -1,7 +1,5 @@
 """The registry: frozen, complete, and consistent with the engine that implements it."""
 
-from __future__ import annotations
-
 import pytest
 
 from dask_gpuagg.aggregations import REGISTRY, STATES, Kind

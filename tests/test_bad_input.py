@@ -1,7 +1,5 @@
 """Bad input gets the error that pandas or Dask gives, as early as they give it."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +12,7 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
+from tests.comparison import equal
 
 pytestmark = pytest.mark.usefixtures("raising")
 
@@ -114,17 +113,10 @@ class TestUnalignedKeys:
             ddf.groupby(other).v.sum()
 
     def test_another_index_inside_the_partitions(self, ddf):
-        def key(part: pd.DataFrame) -> pd.Series:
-            return part.k.iloc[::-1].reset_index(drop=True)
-
-        keys = ddf.map_partitions(key, meta=("k", "int64"))
+        keys = ddf.k.map_partitions(lambda k: k.iloc[::-1].reset_index(drop=True), meta=ddf.k._meta)
         query = ddf.groupby(keys).v.sum()
         with pytest.raises(ValueError, match="unaligned"):
             query.compute()
-
-
-def chunk_that_raises(grouped):
-    return grouped.apply(fail_on_zero)
 
 
 def fail_on_zero(values):
@@ -148,7 +140,8 @@ class TestUserFunctions:
         return dd.Aggregation("mine", **(good | kwargs))
 
     def test_in_the_chunk(self, ddf):
-        query = ddf.groupby("k").agg({"v": self.aggregation(chunk=chunk_that_raises)})
+        failing = self.aggregation(chunk=lambda grouped: grouped.apply(fail_on_zero))
+        query = ddf.groupby("k").agg({"v": failing})
         self.check(query, ArithmeticError, "a value is zero", "fail_on_zero")
 
     def test_before_the_group_by(self, ddf):
@@ -188,15 +181,11 @@ class TestDtypesThatDiffer:
         if dtype == "str":  # text and numbers are different keys
             parts["k"] = pd.concat([load(i).k.astype(object) for i in range(3)])
         expected = parts.groupby("k", sort=False).agg({"v": ["sum", "std"]})
-        pd.testing.assert_frame_equal(
-            got.loc[expected.index], expected, check_index_type=False, check_dtype=False
-        )
+        equal(got.loc[expected.index], expected, check_index_type=False, check_dtype=False)
 
     def test_a_missing_column(self):
-        def load(i: int) -> pd.DataFrame:
-            return frame().drop(columns="v") if i == 1 else frame()
-
-        ddf = dd.from_map(load, range(3), meta=frame().iloc[:0])
+        parts = [frame(), frame().drop(columns="v"), frame()]
+        ddf = dd.from_map(lambda part: part, parts, meta=frame().iloc[:0])
         with pytest.raises(KeyError, match="v"):
             ddf.groupby("k").v.sum().compute()
 

@@ -1,7 +1,5 @@
 """``python -m dask_gpuagg`` and the IPython extension behave as Python itself does."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """The tables that the page of group-bys shows, from what workers report."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """``dask-gpuagg doctor``: each finding, and what to do about it."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

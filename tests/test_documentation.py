@@ -1,7 +1,5 @@
 """Links between the pages of the repository lead somewhere, and kernels have a page each."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bins: sums without rounding, which are rounded once, to what ``math.fsum`` gives."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from typing import Any

@@ -1,7 +1,5 @@
 """The examples run, on few rows, and say what is missing."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import json

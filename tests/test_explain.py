@@ -1,7 +1,5 @@
 """``explain`` and ``why_not``: what would run, and why the rest would not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import dask
@@ -191,17 +189,14 @@ class TestItIsTrue:
         assert any("no partitions" in str(r) or "lowered" in str(r) for r in explained.reasons)
 
 
-class TestOff:
-    OFF = "the plugin is OFF"
-
-    def test_where_it_is_off(self, ddf):
-        query = ddf.groupby("k").v.sum()
-        assert str(explain(query)).startswith(self.OFF)
-        assert self.OFF in explain(query)._repr_html_()
-        with dask_gpuagg.enabled():
-            assert self.OFF not in str(explain(query)) + explain(query)._repr_html_()
-            with dask.config.set({"gpuagg.enabled": False}):
-                assert "by the setting gpuagg.enabled" in str(explain(query))
+def test_where_it_is_off(ddf):
+    query, off = ddf.groupby("k").v.sum(), "the plugin is OFF"
+    assert str(explain(query)).startswith(off)
+    assert off in explain(query)._repr_html_()
+    with dask_gpuagg.enabled():
+        assert off not in str(explain(query)) + explain(query)._repr_html_()
+        with dask.config.set({"gpuagg.enabled": False}):
+            assert "by the setting gpuagg.enabled" in str(explain(query))
 
 
 class TestNoQuery:

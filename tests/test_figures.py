@@ -7,8 +7,6 @@ beside a file's name is one of that file's, rounded. Generated tables are compar
 generator's. Columns that are called ``theirs`` have figures of papers.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

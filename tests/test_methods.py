@@ -1,7 +1,5 @@
 """Methods of group-bys that Dask refuses for some dtypes, or answers wrongly."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from typing import Any
 
@@ -37,15 +35,14 @@ def lazily(data: pd.DataFrame, npartitions: int = 4) -> Any:
     return dd.from_pandas(data, npartitions=npartitions, sort=False)
 
 
-class TestMedian:
-    @pytest.mark.parametrize("npartitions", [1, 4])
-    def test_each_output_is_sorted_if_it_is_asked_for(self, npartitions):
-        ddf, ordered = lazily(frame(), npartitions), npartitions == 1
-        compare(lambda d: d.groupby("k", sort=True).x.median(), ddf, ordered=ordered)
-        compare(lambda d: d.groupby(["k", "y"], sort=True)[["x"]].median(), ddf, ordered=ordered)
-        compare(lambda d: d.groupby("k", sort=True).median(numeric_only=True), ddf, ordered=ordered)
-        outputs = dask.compute(*ddf.groupby("k", sort=True).x.median().to_delayed())
-        assert all(output.index.is_monotonic_increasing for output in outputs)
+@pytest.mark.parametrize("npartitions", [1, 4])
+def test_each_output_of_medians_is_sorted_if_it_is_asked_for(npartitions):
+    ddf, ordered = lazily(frame(), npartitions), npartitions == 1
+    compare(lambda d: d.groupby("k", sort=True).x.median(), ddf, ordered=ordered)
+    compare(lambda d: d.groupby(["k", "y"], sort=True)[["x"]].median(), ddf, ordered=ordered)
+    compare(lambda d: d.groupby("k", sort=True).median(numeric_only=True), ddf, ordered=ordered)
+    outputs = dask.compute(*ddf.groupby("k", sort=True).x.median().to_delayed())
+    assert all(output.index.is_monotonic_increasing for output in outputs)
 
 
 @pytest.mark.parametrize("name", ["idxmin", "idxmax"])
@@ -55,11 +52,10 @@ def test_labels_of_text_are_kept_with_numeric_only(name):
     compare(lambda d: getattr(d.groupby("k")[["y"]], name)(numeric_only=True), lazily(data))
 
 
-class TestMean:
-    def test_of_datetimes_and_durations(self):
-        compare(lambda d: d.groupby("k")[["time", "took", "x"]].mean(), lazily(frame()))
-        compare(lambda d: d.groupby("k").time.mean(), lazily(frame()))
-        compare(lambda d: d.took.groupby(d.k).mean(), lazily(frame()))
+def test_means_of_datetimes_and_durations():
+    compare(lambda d: d.groupby("k")[["time", "took", "x"]].mean(), lazily(frame()))
+    compare(lambda d: d.groupby("k").time.mean(), lazily(frame()))
+    compare(lambda d: d.took.groupby(d.k).mean(), lazily(frame()))
 
 
 @pytest.mark.parametrize("name", ["cov", "corr"])
@@ -104,10 +100,8 @@ def test_distinct_values_have_the_promised_dtypes(by, column, rows, options):
         got = query.compute()
         assert_same(got, data.head(rows).groupby(by, observed=observed)[column].unique())
         assert got.dtype == query.dtype == object
-        kinds = [
-            result.index.to_frame().dtypes.astype(str).tolist() for result in (got, query._meta)
-        ]
-        assert kinds[0] == kinds[1]
+        kinds = (r.index.to_frame().dtypes.astype(str).tolist() for r in (got, query._meta))
+        assert next(kinds) == next(kinds)
 
 
 @pytest.mark.parametrize("name", ["min", "sum", "count", "first", "prod", "mean", "var"])

@@ -1,7 +1,5 @@
 """Plans: shared states, values that pickle and print, and one reason per refusal."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """``profile``, ``fallbacks`` and ``last_runs``: what ran, on whatever scheduler."""
 
-from __future__ import annotations
-
 import contextlib
 import cProfile
 import functools
@@ -190,22 +188,21 @@ class TestProfile:
         assert len(query) < 600
 
 
-class TestFallbacks:
-    def test_a_session(self, ddf: Any) -> None:
-        with dask.config.set(scheduler="synchronous"):
-            ddf.groupby("k").v.sum().compute()
-            for _ in range(3):
-                ddf.groupby("k").c.sum().compute()
-            (ddf.c * 2).groupby(ddf.k).sum().compute()
-        fallbacks = dask_gpuagg.fallbacks()
-        assert fallbacks.planned == 1
-        assert [number for _, number in fallbacks.entries] == [1, 1]
-        lines = str(fallbacks).splitlines()
-        assert lines[0] == "1 group-by planned, 2 fallbacks"
-        assert "1 × group-by .sum() runs with stock Dask: sum of dtype complex128" in lines[1]
-        assert "complex128" in shown(fallbacks._repr_html_())
-        assert json.loads(json.dumps(fallbacks.to_dict()))["fallbacks"][0]["queries"] == 1
-        assert len(fallbacks) == 2
+def test_fallbacks_of_a_session(ddf: Any) -> None:
+    with dask.config.set(scheduler="synchronous"):
+        ddf.groupby("k").v.sum().compute()
+        for _ in range(3):
+            ddf.groupby("k").c.sum().compute()
+        (ddf.c * 2).groupby(ddf.k).sum().compute()
+    fallbacks = dask_gpuagg.fallbacks()
+    assert fallbacks.planned == 1
+    assert [number for _, number in fallbacks.entries] == [1, 1]
+    lines = str(fallbacks).splitlines()
+    assert lines[0] == "1 group-by planned, 2 fallbacks"
+    assert "1 × group-by .sum() runs with stock Dask: sum of dtype complex128" in lines[1]
+    assert "complex128" in shown(fallbacks._repr_html_())
+    assert json.loads(json.dumps(fallbacks.to_dict()))["fallbacks"][0]["queries"] == 1
+    assert len(fallbacks) == 2
 
 
 class TestBounds:

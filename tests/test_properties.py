@@ -1,7 +1,5 @@
 """Random group-bys: pandas on the whole frame is right, and every plan gives the same."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The package is the rooms of docs/how-it-works.md: each imports what the table says, no more."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Settings: defaults, what is refused, and how it is told."""
 
-from __future__ import annotations
-
 import pickle
 import re
 

@@ -1,7 +1,5 @@
 """Tables of the documentation have what the registry has."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Settings travel from where a query is planned to where its tasks run."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The run of Dask's own suites: what it counts, and when it fails."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

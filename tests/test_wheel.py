@@ -1,7 +1,5 @@
 """Published files: the source archive, the wheel made of it, and an environment that has it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,10 +1,20 @@
-"""The workers of a cluster, as its scheduler knows them now."""
+"""Local clusters, and their workers as the scheduler knows them now."""
 
-from __future__ import annotations
-
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
-from distributed import Client
+from distributed import Client, LocalCluster
+
+
+@contextlib.contextmanager
+def cluster_of(
+    workers: int, dashboard_address: str | None = None, **options: Any
+) -> Iterator[Client]:
+    """A client of a cluster whose workers have a thread each."""
+    options |= {"threads_per_worker": 1, "dashboard_address": dashboard_address}
+    with LocalCluster(n_workers=workers, **options) as cluster, Client(cluster) as client:
+        yield client
 
 
 def workers_of(client: Client) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Rounds of arms, and what their ratios say."""
 
-from __future__ import annotations
-
 import statistics
 
 import numpy as np

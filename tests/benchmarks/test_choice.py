@@ -1,7 +1,5 @@
 """The choice of kernel judged by every kernel forced, without a GPU."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The benchmark of whole queries: what is right, what is kept, and that it runs on the host."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The results file of ``benchmarks.first_use``, without a GPU."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The program for kernels on a GPU, without one: its cells, its rows, and what it writes."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The benchmark of rows beyond the device, without one: its data, its checks, its steps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

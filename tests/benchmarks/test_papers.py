@@ -1,7 +1,5 @@
 """Experiments of the papers: what needs no GPU."""
 
-from __future__ import annotations
-
 from benchmarks import papers
 from dask_gpuagg.cuda.choice import choose, tables
 from dask_gpuagg.cuda.choice.summary import KeySummary

@@ -1,7 +1,5 @@
 """Result files: their form, and what every committed one must say."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The benchmark of TPC-H: what it compares, and that it runs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

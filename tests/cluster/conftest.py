@@ -1,7 +1,5 @@
 """Clusters of local processes, and workers that are not like the others."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys
@@ -10,11 +8,11 @@ from pathlib import Path
 
 import dask
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 
 import dask_gpuagg
 from tests.running import environment
-from tests.workers import workers_of
+from tests.workers import cluster_of, workers_of
 
 # installed in a process before anything else is imported: the package is not there
 WITHOUT_THE_PACKAGE = """
@@ -96,28 +94,15 @@ def scheduler(prelude: str, folder: Path, port: int = 0) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
     """A cluster of two processes."""
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
-        Client(cluster) as client,
-    ):
+    with cluster_of(2) as client:
         yield client
 
 
 @pytest.fixture
 def small() -> Iterator[Client]:
     """A cluster of one worker in this process, for tests that change it."""
-    with (
-        # tcp: workers in other processes are going to join
-        LocalCluster(
-            n_workers=1,
-            threads_per_worker=1,
-            processes=False,
-            protocol="tcp",
-            host="127.0.0.1",
-            dashboard_address=None,
-        ) as cluster,
-        Client(cluster) as client,
-    ):
+    # tcp: workers in other processes are going to join
+    with cluster_of(1, processes=False, protocol="tcp", host="127.0.0.1") as client:
         yield client
 
 

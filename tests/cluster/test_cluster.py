@@ -1,7 +1,5 @@
 """The plan on a cluster: the answers of one process, and clusters that cannot run it."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json
@@ -66,11 +64,6 @@ QUERIES = {
 }
 
 
-def expected_of(name: str, ddf):
-    """The answer of one process (p2p, the default while there is a client, needs a cluster)."""
-    return QUERIES[name](ddf, shuffle_method="tasks").compute(scheduler="synchronous")
-
-
 @pytest.mark.parametrize("split_out", [None, 3])
 def test_the_same_bits_as_in_one_process(client, ddf, split_out):
     """The client's setting counts on its workers."""
@@ -86,7 +79,8 @@ def test_the_same_bits_as_in_one_process(client, ddf, split_out):
 @pytest.mark.parametrize("name", QUERIES)
 def test_the_same_answer_as_in_one_process(client, ddf, name, options):
     query = QUERIES[name](ddf, **options)
-    expected = expected_of(name, ddf)
+    # p2p, the default while there is a client, needs a cluster
+    expected = QUERIES[name](ddf, shuffle_method="tasks").compute(scheduler="synchronous")
     session.reset()
     same(query.compute(), expected)
     assert session.planned
@@ -211,11 +205,7 @@ class TestUnlikeWorkers:
     def test_the_scheduler_is_checked_too(self, tmp_path):
         prelude, words = BAD["missing"]
         data = frame().assign(scheduler=1)
-        with (
-            scheduler(prelude, tmp_path) as address,
-            Client(address) as client,
-            worker("", client),
-        ):
+        with scheduler(prelude, tmp_path) as address, Client(address) as client, worker("", client):
             # of persisted partitions the scheduler would be asked for places
             ddf = dd.from_pandas(data, npartitions=4).persist()
             wait(ddf)

@@ -1,7 +1,5 @@
 """The page of group-bys in Dask's dashboard, opened as a browser opens it."""
 
-from __future__ import annotations
-
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -12,10 +10,11 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 
 import dask_gpuagg
 from tests.test_dashboard import cells
+from tests.workers import cluster_of
 
 ROWS = 300_000
 FRAME = pd.DataFrame({"k": np.arange(ROWS) % 50, "v": np.arange(ROWS) / 7})
@@ -25,10 +24,7 @@ FRAME = pd.DataFrame({"k": np.arange(ROWS) % 50, "v": np.arange(ROWS) / 7})
 def shown() -> Iterator[Client]:
     """A cluster of two processes with a dashboard."""
     pytest.importorskip("bokeh")
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
+    with cluster_of(2, ":0") as client:
         yield client
 
 

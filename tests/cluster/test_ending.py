@@ -1,13 +1,10 @@
 """Worker processes that end while they compile."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 
-from distributed import Client, LocalCluster
-
 from dask_gpuagg.cuda.runtime import compiler
+from tests.workers import cluster_of
 
 
 def begin(path: Path) -> None:
@@ -26,11 +23,8 @@ def begin(path: Path) -> None:
 def test_what_a_task_has_begun_is_completed(tmp_path: Path) -> None:
     """NVRTC's static objects must not be destroyed under a thread that compiles."""
     path = tmp_path / "progress"
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster,
-        Client(cluster) as client,
-    ):
+    with cluster_of(1) as client:
         client.submit(begin, path).result(timeout=60)
-        process = cluster.workers[0].process.process
+        process = client.cluster.workers[0].process.process
     assert path.read_text() == "done"
     assert process.exitcode == 0

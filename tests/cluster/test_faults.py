@@ -1,7 +1,5 @@
 """Workers that die, leave, pause and join, and futures that go, while chunks of a query run."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -3,8 +3,6 @@
 Once in each step of each route, or as often as ``GPUAGG_KILLS`` says: ``make test-faults`` says 20.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 from collections.abc import Callable
@@ -17,21 +15,8 @@ from distributed import Client
 
 from dask_gpuagg.engines.host import engine
 from dask_gpuagg.planning import lower
-from dask_gpuagg.planning.nodes import (
-    GroupByChunks,
-    GroupByGather,
-    GroupByMerge,
-    GroupByTree,
-)
-from tests.cluster.test_faults import (
-    PATIENCE,
-    Once,
-    _two_workers,
-    client,
-    expected,
-    frame,
-    held,
-)
+from dask_gpuagg.planning.nodes import GroupByChunks, GroupByGather, GroupByMerge, GroupByTree
+from tests.cluster.test_faults import PATIENCE, Once, _two_workers, client, expected, frame, held
 from tests.comparison import assert_same
 
 __all__ = ["_two_workers", "client"]
@@ -54,26 +39,10 @@ def total(ddf: Any, **options: Any) -> Any:
 
 # how the query is made, the node that it must have, and the steps that it has
 ROUTES: dict[str, tuple[Callable[[Any], Any], type, tuple[str, ...]]] = {
-    "tree": (
-        lambda d: total(d, split_every=2),
-        GroupByTree,
-        ("partial", "combine"),
-    ),
-    "exchange": (
-        lambda d: total(d, split_out=3),
-        GroupByChunks,
-        ("exchange", "finalize"),
-    ),
-    "p2p": (
-        lambda d: total(d, split_out=3, shuffle_method="p2p"),
-        GroupByMerge,
-        ("exchange",),
-    ),
-    "gather": (
-        lambda d: d.groupby("k", sort=True).v.agg("median"),
-        GroupByGather,
-        ("gather",),
-    ),
+    "tree": (lambda d: total(d, split_every=2), GroupByTree, ("partial", "combine")),
+    "exchange": (lambda d: total(d, split_out=3), GroupByChunks, ("exchange", "finalize")),
+    "p2p": (lambda d: total(d, split_out=3, shuffle_method="p2p"), GroupByMerge, ("exchange",)),
+    "gather": (lambda d: d.groupby("k", sort=True).v.agg("median"), GroupByGather, ("gather",)),
 }
 
 

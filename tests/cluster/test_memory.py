@@ -1,16 +1,14 @@
 """Many groups on little memory, with nothing tuned."""
 
-from __future__ import annotations
-
 import os
 
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
-from distributed import Client, LocalCluster
 
 import dask_gpuagg
 from dask_gpuagg.planning.chunks import Route
+from tests.workers import cluster_of
 
 ROWS, GROUPS, PARTITIONS = 10_000_000, 5_000_000, 64
 # two orders of all keys, each a permutation because the factor is coprime to GROUPS
@@ -34,13 +32,7 @@ def summary(result: pd.DataFrame) -> pd.DataFrame:
 
 def test_five_million_groups_on_two_workers_of_2_gib():
     ddf = dd.from_map(part, range(PARTITIONS))
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, memory_limit="2GiB", dashboard_address=None
-        ) as cluster,
-        Client(cluster) as client,
-        dask_gpuagg.enabled(),
-    ):
+    with cluster_of(2, memory_limit="2GiB") as client, dask_gpuagg.enabled():
         pids = set(client.run(os.getpid).values())
         query = ddf.groupby("k").agg(n=("v", "count"), total=("v", "sum"))
         (explained,) = dask_gpuagg.explain(query).groupbys

@@ -1,7 +1,5 @@
 """Runs on the workers of a cluster: ``profile``, ``last_runs`` and ``fallbacks`` ask them."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Complex values in partitions of a column that was promised real."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """``gpuagg.deterministic``: the same bits however rows are divided, ordered and merged."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from itertools import pairwise
@@ -18,6 +16,7 @@ from hypothesis import strategies as st
 import dask_gpuagg
 from dask_gpuagg.aggregations import REGISTRY
 from tests.data import in_pieces
+from tests.test_exact_sums import rounded
 
 pytestmark = pytest.mark.usefixtures("plugin", "synchronous")
 
@@ -58,14 +57,6 @@ ASKED = {
     "x": ["sum", "mean", "max"], "f": ["sum", "mean"], "i": ["sum", "mean"], "u": ["mean"],
     "b": ["mean", "sum"], "m": ["sum", "mean"], "a": ["sum", "mean"], "n": ["mean", "sum"],
 }  # fmt: skip
-
-
-def rounded(values: list[float]) -> float:
-    """The sum rounded once, infinite beyond the largest float."""
-    try:
-        return math.fsum(values)
-    except OverflowError:
-        return math.copysign(math.inf, math.fsum(v / 2**60 for v in values))
 
 
 @pytest.mark.parametrize("rows", [900, ROWS])

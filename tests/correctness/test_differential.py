@@ -1,7 +1,5 @@
 """Partitions that are not what the metadata says: stock Dask, the plugin and pandas compared."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Callable
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """Every aggregation of the registry that pandas has, on every dtype that it accepts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -166,13 +164,10 @@ def test_objects(names: str, split_out: int | None):
 def test_objects_as_keys(dropna: bool, split_out: int | None):
     keys = [Decimal(i % 7) / 4 if i % 5 else None for i in range(ROWS)]
     data = pd.DataFrame({"k": pd.Series(keys, dtype=object), "x": range(ROWS)})
-
+    flags, options, spec = {"dropna": dropna}, {"split_out": split_out}, ["sum", "nunique", "var"]
     with dask.config.set({"dataframe.convert-string": False}):
-        compare(
-            lambda f, **o: f.groupby("k", dropna=dropna).x.agg(["sum", "nunique", "var"], **o),
-            partitioned(data, 5),
-            options={"split_out": split_out},
-        )
+        ddf = partitioned(data, 5)
+        compare(lambda f, **o: f.groupby("k", **flags).x.agg(spec, **o), ddf, options=options)
 
 
 @pytest.mark.parametrize("dtype", VALUES)
@@ -192,8 +187,5 @@ def test_method(dtype: str, name: str):
 )
 def test_matrix(dtype: str, name: str):
     data = frame(dtype).assign(y=VALUES["float64"].to_numpy())
-
-    def query(f: Any) -> Any:
-        return getattr(f.groupby("k"), name)()
-
-    compare(query, partitioned(data, 5), atol=ABSOLUTE.get(dtype, 1e-12))
+    atol = ABSOLUTE.get(dtype, 1e-12)
+    compare(lambda f: getattr(f.groupby("k"), name)(), partitioned(data, 5), atol=atol)

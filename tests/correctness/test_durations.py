@@ -1,19 +1,13 @@
 """Deviations and means of durations: units, groups without values, whole results."""
 
-from __future__ import annotations
-
 import dask.dataframe as dd
 import pandas as pd
 import pyarrow as pa
 import pytest
 
-import dask_gpuagg
+from tests.comparison import same
 
-
-@pytest.fixture(autouse=True)
-def _plugin():
-    with dask_gpuagg.enabled():
-        yield
+pytestmark = pytest.mark.usefixtures("plugin")
 
 
 def seconds(*values: float, unit: str) -> pd.Series:
@@ -36,9 +30,7 @@ def test_groups_without_values(unit: str) -> None:
     data = pd.DataFrame({"k": [1, 1, 2]})
     data["t"] = pd.array(values, dtype=pd.ArrowDtype(pa.duration(unit)))
     got = dd.from_pandas(data, npartitions=1).groupby("k").agg({"t": ["mean", "std", "sem"]})
-    pd.testing.assert_frame_equal(
-        got.compute(), data.groupby("k").agg({"t": ["mean", "std", "sem"]})
-    )
+    same(got.compute(), data.groupby("k").agg({"t": ["mean", "std", "sem"]}))
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])

@@ -1,7 +1,5 @@
 """Long names, thousands of columns, and none: columns, rows, partitions."""
 
-from __future__ import annotations
-
 import cProfile
 import pstats
 from typing import Any

@@ -1,7 +1,5 @@
 """Keys: nulls, signed zeros, categories, every dtype, and every way to write them."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
@@ -72,14 +70,10 @@ def test_categories(key: str, observed: bool, dropna: bool, by: Any):
 def test_null_is_a_level(split_out: int, observed: bool):
     keys = pd.Series([None, "b", "a", "b", None, "a"], dtype=pd.CategoricalDtype(["a", "b", "c"]))
     data = pd.DataFrame({"k": keys, "j": keys.shift(2), "x": range(6)})
+    flags, spec = {"observed": observed, "dropna": False}, ["sum", "var"]
+    ddf, options = partitioned(data, 3), {"split_out": split_out}
     for by in (["k", "j"], ["k", "x"]):
-        compare(
-            lambda f, by=by, **o: f.groupby(by, observed=observed, dropna=False).x.agg(
-                ["sum", "var"], **o
-            ),
-            partitioned(data, 3),
-            options={"split_out": split_out},
-        )
+        compare(lambda f, by=by, **o: f.groupby(by, **flags).x.agg(spec, **o), ddf, options=options)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "str", "category"])
@@ -180,14 +174,10 @@ def test_categories_meet_the_combinations_that_occur(nulls: bool, dropna: bool, 
             "y": range(5),
         }
     )
-
-    compare(
-        lambda f, **o: f.groupby(["p", "c", "q"], observed=False, dropna=dropna).agg(
-            {"y": ["sum", "count"]}, **o
-        ),
-        partitioned(data, 2),
-        options={"split_out": split_out},
-    )
+    by, spec = ["p", "c", "q"], {"y": ["sum", "count"]}
+    flags, options = {"observed": False, "dropna": dropna}, {"split_out": split_out}
+    ddf = partitioned(data, 2)
+    compare(lambda f, **o: f.groupby(by, **flags).agg(spec, **o), ddf, options=options)
 
 
 @pytest.mark.parametrize("split_out", [1, 3])
@@ -202,7 +192,6 @@ def test_matrices_of_groups_that_no_row_has(name: str, by: Any, split_out: int):
             "y": [1.0, 4.0, 2.0, 8.0, 5.0, 7.0, 1.0, 2.0],
         }
     )
-
     compare(
         lambda f, **o: getattr(f.groupby(by, observed=False)[["x", "y"]], name)(**o),
         partitioned(data, 3),
@@ -259,12 +248,8 @@ def test_value_counts_has_the_categories_of_partitions_without_groups(options: d
 @pytest.mark.parametrize("options", [{}, {"split_out": 2}])
 def test_value_counts_with_observed_false_of_plain_keys(options: dict[str, Any]):
     """There is no category to add, so the plan has them; the fixture makes a fallback an error."""
-    frame = pd.DataFrame({"k": [1, 2, 1, 3] * 3, "x": [5, 6, 5, 7, 8, 6] * 2})
-    compare(
-        lambda f, **o: f.groupby("k", observed=False).x.value_counts(**o),
-        partitioned(frame, 3),
-        options=options,
-    )
+    ddf = partitioned(pd.DataFrame({"k": [1, 2, 1, 3] * 3, "x": [5, 6, 5, 7, 8, 6] * 2}), 3)
+    compare(lambda f, **o: f.groupby("k", observed=False).x.value_counts(**o), ddf, options=options)
 
 
 @pytest.mark.parametrize("options", [{}, {"split_out": 2, "shuffle_method": "tasks"}])

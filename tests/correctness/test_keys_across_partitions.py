@@ -1,7 +1,5 @@
 """One key is one group, whatever else the partitions hold that it lies in."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal

@@ -1,13 +1,10 @@
 """Medians and quantiles of what our plans take none of, alone and beside what they do."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -73,13 +70,3 @@ def test_lists_beside_a_median(promised: str, found: str):
         pieces,
         [{}, {"split_out": 2}],
     )
-
-
-@pytest.mark.usefixtures("plugin")
-@pytest.mark.parametrize("npartitions", [1, 3])
-def test_a_split_every_above_the_number_of_partitions(npartitions: int):
-    """Dask's node says that it has no outputs."""
-    data = pd.DataFrame({"k": [1, 2, 3] * 7, "x": range(21)})
-    lazy = dd.from_pandas(data, npartitions=npartitions).groupby("k").x
-    got = lazy.median(split_every=8).compute().sort_index()
-    pd.testing.assert_series_equal(got, data.groupby("k").x.median())

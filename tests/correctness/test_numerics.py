@@ -1,7 +1,5 @@
 """Where floating-point and fixed-width arithmetic go wrong if done naively."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Columns of Python objects, of which pandas takes the dtype from the values of each partition."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any

@@ -1,9 +1,8 @@
 """Results that depend on the order of rows, however partials are brought together."""
 
-from __future__ import annotations
-
 from typing import Any
 
+import dask
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,6 +10,8 @@ import pytest
 from dask_gpuagg.aggregations import REGISTRY, Kind
 from tests.comparison import compare
 from tests.data import partitioned
+
+pytestmark = pytest.mark.usefixtures("plugin", "synchronous")
 
 _rng = np.random.default_rng(10034)
 _N = 240
@@ -40,7 +41,6 @@ def everything(frame: Any, **options: Any) -> Any:
     return frame.groupby("k").agg(EVERYTHING, **options)
 
 
-@pytest.mark.usefixtures("plugin", "synchronous")
 @pytest.mark.parametrize(
     ("method", "split_out", "npartitions"),
     [
@@ -55,26 +55,18 @@ def test_everything_under_every_plan(method: str | None, split_out: Any, npartit
     compare(everything, partitioned(DATA, npartitions), options=options)
 
 
-@pytest.mark.usefixtures("plugin", "synchronous")
 @pytest.mark.parametrize("split_every", [2, False])
 def test_everything_by_trees_of_every_width(split_every: Any):
     compare(everything, partitioned(DATA, MANY_PARTITIONS), options={"split_every": split_every})
 
 
-@pytest.mark.usefixtures("plugin", "synchronous")
 @pytest.mark.parametrize("name", ["idxmin", "idxmax"])
 @pytest.mark.parametrize("split_out", [1, 3])
 def test_first_of_tied_extremes(name: str, split_out: int):
-    data = DATA.assign(y=DATA["y"] // 4)
-
-    compare(
-        lambda f, **o: f.groupby("k").agg({"y": name}, **o),
-        partitioned(data, 13),
-        options={"split_out": split_out},
-    )
+    data, options = partitioned(DATA.assign(y=DATA["y"] // 4), 13), {"split_out": split_out}
+    compare(lambda f, **o: f.groupby("k").agg({"y": name}, **o), data, options=options)
 
 
-@pytest.mark.usefixtures("plugin", "synchronous")
 @pytest.mark.parametrize("name", ["idxmin", "idxmax"])
 @pytest.mark.parametrize("npartitions", [1, 3])
 def test_extreme_of_nothing_is_an_error(name: str, npartitions: int):
@@ -86,6 +78,6 @@ def test_extreme_of_nothing_is_an_error(name: str, npartitions: int):
             query(partitioned(data, npartitions).groupby("k")).compute()
 
 
-@pytest.mark.usefixtures("plugin")
 def test_threads():
-    compare(everything, partitioned(DATA, MANY_PARTITIONS), options={"split_out": 3})
+    with dask.config.set(scheduler="threads"):
+        compare(everything, partitioned(DATA, MANY_PARTITIONS), options={"split_out": 3})

@@ -1,7 +1,5 @@
 """Aggregations of bounded entries through whole queries: approximate ones, and first values."""
 
-from __future__ import annotations
-
 import dask
 import numpy as np
 import pandas as pd

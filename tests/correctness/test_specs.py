@@ -1,7 +1,5 @@
 """Every form of specification, and column names that could get in our way."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import dask
@@ -76,15 +74,8 @@ def test_the_same_pair_twice(name: str):
 @pytest.mark.parametrize("other", ["sum", "nunique", "median", "sem"])
 def test_named_aggregation(other: str):
     data = partitioned(DATA, 7)
-
-    def query(f: Any) -> Any:
-        return f.groupby("k").agg(
-            b=pd.NamedAgg(column="y", aggfunc=other),
-            a=pd.NamedAgg("x", "max"),
-            c=("x", "count"),
-        )
-
-    compare(query, data)
+    named = {"b": pd.NamedAgg(column="y", aggfunc=other), "a": pd.NamedAgg("x", "max")}
+    compare(lambda f: f.groupby("k").agg(**named, c=("x", "count")), data)
     compare(lambda f: f.groupby("k")["x"].agg(b=other, a="max"), data)
 
 

@@ -1,7 +1,5 @@
 """TPC-H's 22 queries, whole: the same rows with the plugin off and on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +36,6 @@ def rows(result: Any) -> pd.DataFrame:
     return result.sort_values([*exact, *inexact]).reset_index(drop=True)
 
 
-def assert_same_rows(ours: Any, stock: Any) -> None:
-    assert type(ours) is type(stock)
-    pd.testing.assert_frame_equal(rows(ours), rows(stock), rtol=1e-12, atol=0.0)
-
-
 @pytest.mark.parametrize(
     ("name", "filesystem", "money"),
     [
@@ -63,4 +56,5 @@ def test_same_rows(folder: Path, name: str, filesystem: str, money: str):
     with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "raise"}):
         ours = run()
     assert bool(session.planned) == (name not in WITHOUT_GROUPBY)
-    assert_same_rows(ours, stock)
+    assert type(ours) is type(stock)
+    pd.testing.assert_frame_equal(rows(ours), rows(stock), rtol=1e-12, atol=0.0)

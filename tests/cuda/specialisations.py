@@ -3,8 +3,6 @@
 Outputs are written as ``engines/device/aggregator.py`` writes them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -135,11 +133,7 @@ class Builder:
     def query(self) -> Query:
         """What was collected."""
         return Query(
-            self.keys,
-            self.keep_nulls,
-            tuple(self.inputs),
-            tuple(self.states),
-            tuple(self.outputs),
+            self.keys, self.keep_nulls, tuple(self.inputs), tuple(self.states), tuple(self.outputs)
         )
 
 

@@ -1,7 +1,5 @@
 """Which kernels are compiled ahead of the calls that are likely to launch them, without a GPU."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

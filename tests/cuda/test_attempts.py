@@ -1,7 +1,5 @@
 """Which attempts a group-by makes, and what is left of those that fail, without a GPU."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Callable
@@ -138,9 +136,7 @@ def test_a_call_lives_no_longer_than_its_attempt(run_by: Callable[[Algorithm], N
         gc.enable()
 
 
-def test_sp_ega_takes_rows_whose_copies_exceed_memory(
-    run_by: Callable[[Algorithm], None],
-) -> None:
+def test_sp_ega_takes_rows_whose_copies_exceed_memory(run_by: Callable[[Algorithm], None]) -> None:
     tried: list[str] = []
 
     def without_copies(call: Any, decision: Decision) -> Any:

@@ -1,7 +1,5 @@
 """Columns in pieces: which rows each launch takes, and what refuses them, without a GPU."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from types import SimpleNamespace

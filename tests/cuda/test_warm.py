@@ -1,7 +1,5 @@
 """``dask-gpuagg warm`` without a GPU: what it compiles, keeps and says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import dask
@@ -11,6 +9,7 @@ from dask_gpuagg.cuda import warm
 from dask_gpuagg.cuda.query.instantiations import TranslationUnit
 from dask_gpuagg.cuda.runtime import driver
 from dask_gpuagg.cuda.runtime.compiler import compile_source
+from tests.cuda.runtime.caching import entries
 from tests.cuda.specialisations import TABLE
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC's bindings are not installed")
@@ -23,10 +22,6 @@ WRONG = TranslationUnit("__global__ void f() { no_such_thing(); }\n", {})
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little to compile."""
     monkeypatch.setattr(warm, "work", lambda many_groups: {"by int64": [TINY]})
-
-
-def entries(cache: Path) -> list[Path]:
-    return sorted(cache.iterdir())
 
 
 def test_the_second_time_all_is_there(

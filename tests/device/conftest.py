@@ -1,7 +1,5 @@
 """Tests that need a GPU and RAPIDS; elsewhere one is reported for all, with the reason."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Iterator
 

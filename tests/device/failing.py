@@ -51,19 +51,26 @@ class Failing:
 
 
 @contextmanager
-def failing(n: int, once: bool) -> Iterator[Failing]:
-    """Context manager: the current memory resource is one that fails."""
+def current(resource: Any) -> Iterator[None]:
+    """Context manager: RMM's current resource is another one."""
     import rmm
 
-    made = Failing(n, once)
     before = rmm.mr.get_current_device_resource()
-    rmm.mr.set_current_device_resource(made.resource)
-    # whatever it has allocated is given back to it, cycles that are found later included
-    _made.append(made)
+    rmm.mr.set_current_device_resource(resource)
     try:
-        yield made
+        yield
     finally:
         rmm.mr.set_current_device_resource(before)
+
+
+@contextmanager
+def failing(n: int, once: bool) -> Iterator[Failing]:
+    """Context manager: the current memory resource is one that fails."""
+    made = Failing(n, once)
+    # whatever it has allocated is given back to it, cycles that are found later included
+    _made.append(made)
+    with current(made.resource):
+        yield made
 
 
 def numbers() -> Iterator[int]:

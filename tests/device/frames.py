@@ -1,7 +1,5 @@
 """Frames with every class of column, and what each group's rows give by plain Python."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence

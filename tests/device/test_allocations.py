@@ -1,7 +1,5 @@
 """Device memory: what a call takes is given back, also when it does not suffice."""
 
-from __future__ import annotations
-
 import gc
 import re
 from collections.abc import Callable
@@ -14,7 +12,7 @@ import pytest
 
 from dask_gpuagg.cuda.sampling import repeat
 from dask_gpuagg.engines.device.memory import OutOfDeviceMemory
-from tests.device.failing import failing, numbers
+from tests.device.failing import current, failing, numbers
 from tests.device.frames import on_device
 from tests.device.test_kernels import KERNELS, WANTED, aggregated, columns_of, values
 
@@ -41,9 +39,8 @@ def test_out_of_memory_leaves_nothing_allocated(key: str, kernel: str, expected:
         assert attempt(keys, values_[0], kernel)[0] is None
     while True:
         counted = rmm.mr.StatisticsResourceAdaptor(before)
-        rmm.mr.set_current_device_resource(rmm.mr.LimitingResourceAdaptor(counted, limit))
-        message, groups = attempt(keys, values_[0], kernel)
-        rmm.mr.set_current_device_resource(before)
+        with current(rmm.mr.LimitingResourceAdaptor(counted, limit)):
+            message, groups = attempt(keys, values_[0], kernel)
         assert counted.allocation_counts.current_bytes == 0
         if message is None:
             break
@@ -73,49 +70,48 @@ def test_many_calls_leave_nothing_allocated() -> None:
 
     rng = np.random.default_rng(16)
     frame = pd.DataFrame({"k": rng.integers(0, 99, 300_000)} | values(rng, 300_000))
-    before = rmm.mr.get_current_device_resource()
-    counted = rmm.mr.StatisticsResourceAdaptor(before)
-    rmm.mr.set_current_device_resource(counted)
-    try:
+    counted = rmm.mr.StatisticsResourceAdaptor(rmm.mr.get_current_device_resource())
+    with current(counted):
         for kernel in KERNELS * 5:
             aggregated(frame, ["k"], WANTED, kernel)
         assert counted.allocation_counts.current_bytes == 0
-    finally:
-        rmm.mr.set_current_device_resource(before)
 
 
-def lists(name: str) -> Callable[[Any], Any]:
-    """A query of two columns ``k`` and ``v``."""
-    return {
-        "few groups": lambda ddf: ddf.groupby("few").v.agg(["sum", "mean", "max"]),
-        "many groups": lambda ddf: ddf.groupby("k").v.agg(["sum", "count"]),
-        "text": lambda ddf: ddf.groupby("text").v.agg(["sum", "min"]),
-        "exchange": lambda ddf: ddf.groupby("k").v.agg(["sum", "count"], split_out=2),
-        "whole groups": lambda ddf: ddf.groupby("k").v.agg(["median", "nunique"]),
-        "spread": lambda ddf: ddf.groupby(["few", "k"]).v.agg(["var", "first"]),
-    }[name]
+# queries of the columns of ``rows_of``
+QUERIES: dict[str, Callable[[Any], Any]] = {
+    "few groups": lambda ddf: ddf.groupby("few").v.agg(["sum", "mean", "max"]),
+    "many groups": lambda ddf: ddf.groupby("k").v.agg(["sum", "count"]),
+    "text": lambda ddf: ddf.groupby("text").v.agg(["sum", "min"]),
+    "exchange": lambda ddf: ddf.groupby("k").v.agg(["sum", "count"], split_out=2),
+    "whole groups": lambda ddf: ddf.groupby("k").v.agg(["median", "nunique"]),
+    "spread": lambda ddf: ddf.groupby(["few", "k"]).v.agg(["var", "first"]),
+}
+
+
+def rows_of(rows: int) -> pd.DataFrame:
+    rng = np.random.default_rng(15)
+    frame = pd.DataFrame({"k": rng.integers(0, 60_000, rows), "v": rng.normal(size=rows)})
+    frame["few"] = rng.integers(0, 50, rows)
+    frame["text"] = frame["k"].astype(str)
+    return frame
+
+
+def graph_of(name: str, rows: int) -> tuple[Any, Any]:
+    """A query on two cuDF partitions that are there: its graph and its keys."""
+    # what Dask and cuDF allocate to make a graph is not ours to divide
+    query = QUERIES[name](on_device(rows_of(rows), 2).persist()).optimize(fuse=False)
+    return dict(query.__dask_graph__()), query.__dask_keys__()
 
 
 @pytest.mark.parametrize("once", [True, False])
-@pytest.mark.parametrize(
-    "name", ["few groups", "many groups", "text", "exchange", "whole groups", "spread"]
-)
+@pytest.mark.parametrize("name", QUERIES)
 @pytest.mark.usefixtures("raising")
 def test_each_failed_allocation_costs_an_answer_or_nothing(name: str, once: bool) -> None:
     """The n-th allocation fails, alone or with all behind it.
 
     The answer is right, or the error says what was asked; what was taken is given back.
     """
-
-    rng = np.random.default_rng(15)
-    rows = 300_000
-    frame = pd.DataFrame({"k": rng.integers(0, 60_000, rows), "v": rng.normal(size=rows)})
-    frame["few"] = rng.integers(0, 50, rows)
-    frame["text"] = frame["k"].astype(str)
-    ddf = on_device(frame, 2)
-    # what Dask and cuDF allocate to make a graph is not ours to divide
-    query = lists(name)(ddf.persist()).optimize(fuse=False)
-    graph, keys = dict(query.__dask_graph__()), query.__dask_keys__()
+    graph, keys = graph_of(name, 300_000)
     expected = sorted_rows(dask.get(graph, keys))
     errors, held = refusals(graph, keys, expected, once)
     assert not any(held)

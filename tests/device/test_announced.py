@@ -1,7 +1,5 @@
 """Results of dask-cudf collections have the partitions that stock dask-cudf announces."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.announced import QUERIES, ROWS, both

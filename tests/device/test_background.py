@@ -1,7 +1,5 @@
 """Queries whose kernels are compiled meanwhile: libcudf's answers first, then the kernels'."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +15,7 @@ from dask_gpuagg import last_runs
 from dask_gpuagg.cache import Cache
 from dask_gpuagg.cuda.algorithms import select, sgb
 from dask_gpuagg.cuda.runtime import kernels
-from dask_gpuagg.cuda.runtime.compiler import KernelsUnavailable
+from dask_gpuagg.cuda.runtime.compiler import CompileError, KernelsUnavailable
 from tests.comparison import same
 from tests.device.frames import on_device
 
@@ -138,7 +136,6 @@ def test_a_query_that_waits(fresh: None) -> None:
 
 def test_a_compiler_that_fails_meanwhile(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """libcudf serves in the end, also where the call has waited for the kernels."""
-    from dask_gpuagg.cuda.runtime.compiler import CompileError
     from dask_gpuagg.engines.device import libcudf
 
     def refuse(*_: Any) -> Any:
@@ -160,8 +157,6 @@ def test_a_compiler_that_fails_meanwhile(fresh: None, monkeypatch: pytest.Monkey
 
 
 def test_medians_without_a_compiler(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dask_gpuagg.cuda.runtime.compiler import CompileError
-
     def missing(*_: Any) -> Any:
         raise CompileError("NVRTC cannot be loaded")
 

@@ -1,7 +1,5 @@
 """The arm of the kernels' benchmarks computes what a Dask task does."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -1,7 +1,5 @@
 """``nlargest`` and ``nsmallest`` on dask-cudf collections, against plain Python."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

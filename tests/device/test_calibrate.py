@@ -1,7 +1,5 @@
 """Constants of the device that runs this, from few rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Chunks of cuDF partitions: the answers of a task for each partition, persisted and from files."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,27 +15,20 @@ import dask_gpuagg
 from dask_gpuagg.planning import bucketing
 from dask_gpuagg.planning.nodes import GroupByChunkDirect, GroupByChunks
 from tests.device.frames import on_device
+from tests.planning.test_chunks import QUERIES as OF_PANDAS
 
 PARTITIONS = 12
 ROWS = 24_000
 
-QUERIES = {
-    "sum": lambda d: d.groupby("k").v.sum(),
-    "size": lambda d: d.groupby("k").size(),
-    "several": lambda d: d.groupby(["k", "s"], dropna=False).agg({"v": ["sum", "std"], "i": "max"}),
-    "order": lambda d: d.groupby("k").agg({"row": ["first", "last"], "s": "first"}),
-    "sorted": lambda d: d.groupby("k", sort=True).v.mean(),
-    "whole rows": lambda d: d.groupby("k").v.median(),
+ALIKE = ("sum", "size", "several", "order", "sorted", "whole rows", "series as key", "values")
+QUERIES = {name: OF_PANDAS[name] for name in (*ALIKE, "several outputs")} | {
     "mixed kinds": lambda d: d.groupby("k").agg({"v": ["median", "sum"], "s": ["nunique"]}),
     "labels": lambda d: d.groupby("k").v.agg("idxmax"),
     "categories": lambda d: d.groupby("c").v.sum(),
     "unobserved": lambda d: d.groupby("c", observed=False).v.sum(),
     "times": lambda d: d.groupby("t").agg({"v": "sum", "i": "count"}),
-    "series as key": lambda d: d.groupby(d.k % 7).v.sum(),
     "filtered": lambda d: d[d.v > 0.5].assign(z=d.v * 2).groupby("k").z.sum(),
-    "values": lambda d: d.groupby("k").c.value_counts(),
     "matrix": lambda d: d.groupby("k")[["v", "row"]].corr(),
-    "several outputs": lambda d: d.groupby("k").v.sum(split_out=3),
     "many groups": lambda d: d.groupby("row").agg({"v": ["sum", "max"]}),
 }
 

@@ -1,7 +1,5 @@
 """dask-cudf on a GPU cluster: partials cross processes, results equal the one-process run."""
 
-from __future__ import annotations
-
 import importlib.util
 from typing import Any
 
@@ -11,14 +9,9 @@ import pytest
 
 import dask_gpuagg
 from tests.device.frames import on_device
+from tests.device.test_threads import gpu_count
 
 PROTOCOLS = ("tcp", "ucx")
-
-
-def _gpus() -> int:
-    from cuda.bindings import runtime
-
-    return int(runtime.cudaGetDeviceCount()[1])
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -28,7 +21,7 @@ def test_cluster_equals_one_process(protocol: str, workers: int) -> None:
     from dask_cuda import LocalCUDACluster
     from distributed import Client
 
-    if workers > _gpus():
+    if workers > gpu_count():
         pytest.skip(f"{workers} GPUs are needed")
     if protocol == "ucx" and importlib.util.find_spec("distributed_ucxx") is None:
         pytest.skip("distributed-ucxx is not installed")

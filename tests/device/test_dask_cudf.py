@@ -1,7 +1,5 @@
 """dask-cudf collections with the plugin on: against stock dask-cudf, and against cuDF."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -33,10 +31,6 @@ def frame() -> Any:
     return cudf.DataFrame(pdf)
 
 
-def collection(gdf: Any, npartitions: int = 5) -> Any:
-    return on_device(gdf, npartitions)
-
-
 def host(result: Any) -> Any:
     return result.to_pandas() if hasattr(result, "to_pandas") else result
 
@@ -49,23 +43,23 @@ def assert_same(ours: Any, theirs: Any) -> None:
 
 def test_what_dask_cudf_refuses() -> None:
     gdf = frame()
-    ddf = collection(gdf)
+    ddf = on_device(gdf, 5)
     named = ddf.groupby("k").agg(total=("f", "sum"), n=("v", "nunique")).compute()
     assert_same(named["total"], gdf.groupby("k").f.sum().rename("total"))
     assert_same(named["n"], gdf.groupby("k").v.nunique().rename("n"))
     by_expression = ddf.groupby(ddf.k % 3).agg({"f": "sum"}).compute()
     assert_same(by_expression, gdf.groupby(gdf.k % 3).agg({"f": "sum"}))
     renamed = gdf[["k", "f"]].rename(columns={"k": 0, "f": 1})
-    assert_same(collection(renamed).groupby(0).agg({1: "var"}).compute(),
+    assert_same(on_device(renamed, 5).groupby(0).agg({1: "var"}).compute(),
                 renamed.groupby(0).agg({1: "var"}))  # fmt: skip
     odd = gdf[["k", "f"]].rename(columns={"f": "a___b"})
-    assert_same(collection(odd).groupby("k").agg({"a___b": ["sum", "mean"]}).compute(),
+    assert_same(on_device(odd, 5).groupby("k").agg({"a___b": ["sum", "mean"]}).compute(),
                 odd.groupby("k").agg({"a___b": ["sum", "mean"]}))  # fmt: skip
 
 
 def test_empty_partitions() -> None:
     gdf = frame()
-    ddf = collection(gdf)
+    ddf = on_device(gdf, 5)
     ours = ddf[ddf.k > 40].groupby("k").agg({"f": ["sum", "var"]}).compute()
     assert_same(ours, gdf[gdf.k > 40].groupby("k").agg({"f": ["sum", "var"]}))
     none = ddf[ddf.k > 1_000].groupby("k").agg({"f": ["sum", "var"]}).compute()
@@ -73,7 +67,7 @@ def test_empty_partitions() -> None:
 
 
 def test_explain_and_runs() -> None:
-    query = collection(frame()).groupby("k").agg({"f": ["sum", "mean"]})
+    query = on_device(frame(), 5).groupby("k").agg({"f": ["sum", "mean"]})
     assert "device" in str(dask_gpuagg.explain(query))
     query.compute()
     run = dask_gpuagg.last_runs()[-1]
@@ -81,7 +75,7 @@ def test_explain_and_runs() -> None:
 
 
 def test_approximate_aggregations_are_exact_here() -> None:
-    lazy = collection(frame())
+    lazy = on_device(frame(), 5)
     spec = {"f": ["quantile_approx"], "i": ["nunique_approx"]}
     found = lazy.groupby("k").agg(spec).compute()
     wanted = lazy.groupby("k").agg({"f": ["quantile"], "i": ["nunique"]}).compute()

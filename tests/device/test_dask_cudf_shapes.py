@@ -1,7 +1,5 @@
 """Results of other shapes on dask-cudf collections, unobserved categories, functions of users."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 
@@ -49,21 +47,17 @@ def test_counts_of_categories_name_all_of_them() -> None:
     assert ours == {(*g, x): vs.count(x) for g, vs in groups.items() for x in LETTERS}
 
 
+# pandas ignores ddof where values are null
 @pytest.mark.parametrize("npartitions", [1, 5])
-@pytest.mark.parametrize("name", ["cov", "corr"])
-def test_matrices(name: str, npartitions: int) -> None:
-    columns = ["x", "y", "i"]
-    ours = getattr(collection(npartitions).groupby("k", sort=True)[columns], name)().compute()
+@pytest.mark.parametrize(
+    ("name", "columns", "options"),
+    [("cov", ["x", "y", "i"], {}), ("corr", ["x", "y", "i"], {}), ("cov", ["x", "i"], {"ddof": 0})],
+)
+def test_matrices(name: str, columns: list[str], options: Any, npartitions: int) -> None:
+    groups = collection(npartitions).groupby("k", sort=True)[columns]
+    ours = getattr(groups, name)(**options).compute()
     pdf = arrow().select(["k", *columns]).to_pandas()
-    theirs = getattr(pdf.groupby("k")[columns], name)()
-    pd.testing.assert_frame_equal(ours.to_pandas(), theirs, rtol=1e-6, check_index_type=False)
-
-
-def test_matrices_with_another_ddof() -> None:
-    # pandas ignores ddof where values are null
-    ours = collection(3).groupby("k", sort=True)[["x", "i"]].cov(ddof=0).compute()
-    pdf = arrow().select(["k", "x", "i"]).to_pandas()
-    theirs = pdf.groupby("k")[["x", "i"]].cov(ddof=0)
+    theirs = getattr(pdf.groupby("k")[columns], name)(**options)
     pd.testing.assert_frame_equal(ours.to_pandas(), theirs, rtol=1e-6, check_index_type=False)
 
 
@@ -117,12 +111,6 @@ def test_functions_of_users_are_given_cudfs_group_bys() -> None:
     assert chunk.seen == {"cudf"}
 
 
-def pandas_frame() -> pd.DataFrame:
-    pdf = arrow().select(["k", "g", "i", "y", "s"]).to_pandas()
-    pdf["c"] = pd.Categorical(pdf["s"], categories=[*LETTERS, "never"])
-    return pdf
-
-
 @pytest.mark.parametrize("dropna", [True, False])
 @pytest.mark.parametrize("keys", [["c"], ["c", "g"], ["g", "c"], ["k"]], ids="+".join)
 @pytest.mark.parametrize(("npartitions", "split_out"), [(1, 1), (5, 1), (5, 3)])
@@ -130,7 +118,9 @@ def test_unobserved(keys: list[str], dropna: bool, npartitions: int, split_out: 
     spec = {"i": ["count", "max", "sum", "nunique"], "y": ["mean", "median"]}
     grouped = collection(npartitions).groupby(keys, observed=False, dropna=dropna)
     ours = grouped.agg(spec, split_out=split_out).compute()
-    theirs = pandas_frame().groupby(keys, observed=False, dropna=dropna).agg(spec)
+    pdf = arrow().select(["k", "g", "i", "y", "s"]).to_pandas()
+    pdf["c"] = pd.Categorical(pdf["s"], categories=[*LETTERS, "never"])
+    theirs = pdf.groupby(keys, observed=False, dropna=dropna).agg(spec)
     n = len(keys)
     for column, name in theirs.columns:
         reference = {}

@@ -1,7 +1,5 @@
 """Aggregations of every class of column on dask-cudf collections, against plain Python."""
 
-from __future__ import annotations
-
 import functools
 from decimal import ROUND_DOWN, Decimal, localcontext
 from typing import Any
@@ -158,16 +156,13 @@ def best(labels: list[int], values: list[Any], largest: bool) -> Any:
 @pytest.mark.parametrize("column", ["i", "f", "t", "td", "b"])
 def test_labels_of_extremes(column: str, name: str, npartitions: int, split_out: int) -> None:
     values = groups_of(arrow(), ["k"], column)
-    labels = groups_of(arrow().append_column("label", [python_labels()]), ["k"], "label")
+    labels = pa.array(range(100, 100 + 2 * len(arrow()), 2))
+    labels = groups_of(arrow().append_column("label", [labels]), ["k"], "label")
     theirs = {g: best(labels[g], values[g], name == "idxmax") for g in values}
     assert_equal(by_key(agg(column, name, npartitions, split_out)), theirs)
     grouped = collection(npartitions).groupby("k")
     assert_equal(by_key(getattr(grouped[column], name)().compute()), theirs)
     assert_equal(by_key(getattr(grouped[[column]], name)().compute()[column]), theirs)
-
-
-def python_labels() -> pa.Array:
-    return pa.array(range(100, 100 + 2 * len(arrow()), 2))
 
 
 def test_labels_of_nothing_are_an_error() -> None:

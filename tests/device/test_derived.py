@@ -1,7 +1,5 @@
 """Columns that a kernel computes below a group-by, beside cuDF's own operations."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,13 +1,12 @@
 """Tasks of one plan on columns of several kinds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from tests.comparison import same
 from tests.device.frames import on_device
 
 SPEC = {"v": ["sum", "count", "min", "max"], "w": ["mean", "var"], "x": ["sum"]}
@@ -59,14 +58,8 @@ def assert_like_stock(found: Any, frame: Any, spec: Any, **how: Any) -> None:
     assert found.index.name == "k"
     assert list(found.columns) == list(wanted.columns)
     assert list(found.columns.names) == list(wanted.columns.names)
-    pd.testing.assert_frame_equal(
-        found.to_pandas().sort_index(),
-        wanted.to_pandas().sort_index(),
-        check_dtype=False,
-        check_column_type=False,
-        rtol=1e-4,
-        atol=1e-5,
-    )
+    loosely: Any = {"check_dtype": False, "check_column_type": False, "rtol": 1e-4, "atol": 1e-5}
+    same(found.to_pandas(), wanted.to_pandas(), **loosely)
 
 
 def test_nulls_that_come_and_go() -> None:

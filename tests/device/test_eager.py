@@ -1,7 +1,5 @@
 """Group-bys of a merge of cuDF frames, whose rows are reduced before the merge or not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sums that are the same to the last bit on the device and on the host."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -91,9 +89,7 @@ def test_values_of_any_size(spread: int, npartitions: int) -> None:
     rows["x"] = rng.normal(size=ROWS) * 10.0 ** rng.integers(-spread, spread, ROWS)
     rows.loc[::7, "x"] *= 1e-24
     pd.testing.assert_frame_equal(
-        bits(on_device(rows, npartitions).groupby("k").agg(ASKED)),
-        by_host(rows),
-        check_exact=True,
+        bits(on_device(rows, npartitions).groupby("k").agg(ASKED)), by_host(rows), check_exact=True
     )
 
 

@@ -1,7 +1,5 @@
 """Partials divided by the hash of their keys, and merges of tables that share their order."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

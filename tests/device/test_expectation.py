@@ -1,7 +1,5 @@
 """Decisions for rows before, launched without waiting for the sample of these."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -33,9 +31,7 @@ def drawn(groups: int, seed: int, rows: int = ROWS, spread: bool = False) -> Any
 
 
 def grouped(keys: Any, wanted: dict[str, list[str]], kernel: str, seed: int = 1) -> Any:
-    frame = frame_of(keys, seed)
-    run = check(frame, ["k"], wanted, kernel)
-    return run
+    return check(frame_of(keys, seed), ["k"], wanted, kernel)
 
 
 CASES = [

@@ -1,7 +1,5 @@
 """Long names, thousands of columns, none, and as many rows as cuDF's columns have."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import dask.dataframe as dd

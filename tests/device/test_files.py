@@ -1,7 +1,5 @@
 """Columns of Parquet that are read on streams of their own are those of dask-cudf's reader."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

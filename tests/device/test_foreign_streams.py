@@ -5,8 +5,6 @@ group what was there before. A stream of CuPy's waits for the default one and is
 it is made as one that does not; then the program orders the two by events.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any

@@ -1,11 +1,11 @@
 """The kernel where a pool is little larger than the input."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+from tests.device.failing import current
 
 ROWS = 40_000_000
 # beside the input: a table of the groups, and the rows that it had no first place for
@@ -17,13 +17,9 @@ def pool() -> Iterator[Any]:
     """A pool that does not grow."""
     import rmm
 
-    before = rmm.mr.get_current_device_resource()
     size = (ROWS * 16 + _ROOM) // 256 * 256
-    rmm.mr.set_current_device_resource(
-        rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), size, size)
-    )
-    yield
-    rmm.mr.set_current_device_resource(before)
+    with current(rmm.mr.PoolMemoryResource(rmm.mr.CudaMemoryResource(), size, size)):
+        yield
 
 
 @pytest.mark.parametrize("stride", [1, 2**40 + 7])

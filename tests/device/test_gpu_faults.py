@@ -3,8 +3,6 @@
 A test by hand, of about a minute: ``pytest tests/device/test_gpu_faults.py -s`` prints each kill.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import time
@@ -18,6 +16,7 @@ import pytest
 
 import dask_gpuagg
 from tests.cluster.test_killed import kill_once
+from tests.device.test_threads import gpu_count
 
 KILLS = int(os.environ.get("GPUAGG_KILLS", "5"))
 ROWS, PARTITIONS, GROUPS = 2_000_000, 8, 50_000
@@ -49,9 +48,7 @@ def on_gpu(i: int, unlike: float) -> Any:
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
     """One process for each of two GPUs, started again when it dies."""
-    from cuda.bindings import runtime
-
-    if int(runtime.cudaGetDeviceCount()[1]) < 2:
+    if gpu_count() < 2:
         pytest.skip("2 GPUs are needed")
     if importlib.util.find_spec("distributed_ucxx") is None:
         pytest.skip("distributed-ucxx is not installed")

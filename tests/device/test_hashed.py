@@ -1,9 +1,5 @@
 """Keys as hashes of them: strings, whatever they are and however many, and wide keys."""
 
-from __future__ import annotations
-
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +11,7 @@ import pytest
 from dask_gpuagg.cuda.sampling import repeat
 from tests.device.test_kernels import check, values
 from tests.device.test_wide_keys import random_texts
+from tests.running import run_python
 
 ROWS = 1_500_000
 WANTED = {"i": ["sum", "count", "min"], "f": ["sum"]}
@@ -121,10 +118,7 @@ print("right")
 
 def test_hashes_of_few_bits(tmp_path: Path) -> None:
     """Of 8 bits, many keys share one: the second hash tells, and rows are compared instead."""
-    environment = os.environ | {
-        "DASK_GPUAGG__KERNEL_CACHE": str(tmp_path),
-        "DASK_GPUAGG__COMPILE": "wait",
-    }
-    command = [sys.executable, "-c", FEW_BITS]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    settings = {"DASK_GPUAGG__KERNEL_CACHE": str(tmp_path), "DASK_GPUAGG__COMPILE": "wait"}
+    path = [entry for entry in sys.path if entry]
+    done = run_python("-c", FEW_BITS, env=settings, path=path, timeout=900)
     assert done.stdout.endswith("right\n"), done.stderr[-3_000:]

@@ -1,7 +1,5 @@
 """The kernels against pandas: every kernel, cardinality, skew and null pattern."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Keys of some rows of a cuDF partition, as the planner gets them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

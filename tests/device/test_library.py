@@ -1,14 +1,13 @@
 """libcudf's group-by in place of kernels that cannot be compiled: the kernels' own answers."""
 
-from __future__ import annotations
-
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import dask
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import dask_gpuagg
@@ -94,6 +93,16 @@ def run(keys: list[Any], keep_nulls: bool, add: Callable[[Any], None]) -> tuple[
     return aggregator.run()
 
 
+def each(names: Iterable[str], column: Any) -> Callable[[Any], None]:
+    """What aggregates a column in all of these ways."""
+
+    def add(aggregator: Any) -> None:
+        for name in names:
+            getattr(aggregator, name)(column)
+
+    return add
+
+
 def same(
     keys: list[Any], keep_nulls: bool, add: Callable[[Any], None], broken: Callable[[], None]
 ) -> None:
@@ -136,12 +145,7 @@ def test_every_output(dtype: str, share: float, broken: Callable[[], None]) -> N
 def test_nan_is_a_value(name: str, key: str, broken: Callable[[], None]) -> None:
     columns = columns_of(table(3, 0.1))
     with_nan(columns)
-
-    def add(aggregator: Any) -> None:
-        for output in [*STATES[1:], "mean"]:
-            getattr(aggregator, output)(columns[name])
-
-    same([columns[key]], False, add, broken)
+    same([columns[key]], False, each([*STATES[1:], "mean"], columns[name]), broken)
 
 
 @pytest.mark.parametrize("name", ["s", "t", "d"])
@@ -152,16 +156,10 @@ def test_other_types(name: str, broken: Callable[[], None]) -> None:
         "t": ["count", "min", "max", "first", "last", "limbs", "exact_mean"],
         "d": ["count", "sum", "min", "max", "first", "last", "limbs", "exact_mean"],
     }
-
-    def add(aggregator: Any) -> None:
-        for output in names[name]:
-            getattr(aggregator, output)(columns[name])
-
-    same([columns["i"]], False, add, broken)
+    same([columns["i"]], False, each(names[name], columns[name]), broken)
 
 
 def test_exact_partials_merge(broken: Callable[[], None]) -> None:
-    import pyarrow as pa
     import pylibcudf as plc
 
     rng = np.random.default_rng(13)
@@ -185,7 +183,6 @@ def test_exact_partials_merge(broken: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize("digits", [18, 38])
 def test_decimals(digits: int, broken: Callable[[], None]) -> None:
-    import pyarrow as pa
     import pylibcudf as plc
 
     rng = np.random.default_rng(6)
@@ -193,16 +190,8 @@ def test_decimals(digits: int, broken: Callable[[], None]) -> None:
     cents = pa.array(rng.integers(-(10**6), 10**6, ROWS), mask=rng.random(ROWS) < 0.1)
     value = plc.Column.from_arrow(cents.cast(pa.decimal128(38, 0)).cast(dtype))
     key = plc.Column.from_arrow(pa.array(rng.integers(0, 99, ROWS)))
-
-    def add(aggregator: Any) -> None:
-        aggregator.sum(value)
-        aggregator.wide_sum(value)
-        aggregator.exact_mean(value)
-        aggregator.count(value)
-        if digits < 38:
-            aggregator.min(value)
-
-    same([key], False, add, broken)
+    names = ["sum", "wide_sum", "exact_mean", "count", *(["min"] if digits < 38 else [])]
+    same([key], False, each(names, value), broken)
 
 
 KEYS = [["f"], ["s"], ["boolean"], ["t"], ["i", "s"], ["s", "f", "Int8", "UInt64"], ["Float32"]]
@@ -274,7 +263,6 @@ def test_a_variance_far_from_zero_keeps_its_digits(broken: Callable[[], None]) -
 
 def test_queries_go_on(broken: Callable[[], None]) -> None:
     """Every aggregation of dask-cudf collections, and the record says what ran and why."""
-
     from dask_gpuagg.engines.device import libcudf
 
     rng = np.random.default_rng(12)

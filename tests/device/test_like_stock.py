@@ -1,7 +1,5 @@
 """Results of dask-cudf with the plugin on, beside the same without it: index, dtypes and values."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -149,11 +147,8 @@ def test_methods(name: str, keys: list[str], nulls: bool, dropna: bool | None) -
     if dropna is None and name in ("mean", "var", "std"):
         dropna = True  # without it stock keeps the null key in these three
     columns = ["x", "y"] if name in NUMERIC else ["x", "y", "z", "d"]
-
-    def query(d: Any) -> Any:
-        return getattr(d[[*keys, *columns]].groupby(keys, dropna=dropna), name)()
-
-    assert_as_stock(query, nulls)
+    columns = [*keys, *columns]
+    assert_as_stock(lambda d: getattr(d[columns].groupby(keys, dropna=dropna), name)(), nulls)
 
 
 @pytest.mark.parametrize("name", ["first", "last", "min", "max"])

@@ -1,7 +1,5 @@
 """More outputs than one pass of the kernels writes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import dask
@@ -38,12 +36,8 @@ def compare(spec: dict[str, Any], keys: list[str], npartitions: int, split_out: 
     names = list(theirs.columns[: len(keys)])
     for table in (ours, theirs):
         table[names] = table[names].astype("object").map(lambda v: "" if pd.isna(v) else str(v))
-    pd.testing.assert_frame_equal(
-        ours.sort_values(names, ignore_index=True),
-        theirs.sort_values(names, ignore_index=True),
-        rtol=1e-9,
-        check_dtype=False,
-    )
+    ours, theirs = (table.sort_values(names, ignore_index=True) for table in (ours, theirs))
+    pd.testing.assert_frame_equal(ours, theirs, rtol=1e-9, check_dtype=False)
 
 
 @pytest.mark.parametrize(("npartitions", "split_out"), [(1, 1), (3, 1), (3, 2)])

@@ -1,7 +1,5 @@
 """Methods that pandas' group-bys have and dask-cudf's lack."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -11,13 +9,14 @@ import pytest
 
 from tests.comparison import same
 from tests.device.frames import on_device
+from tests.frontend.test_methods import ADDED
 
 pytestmark = pytest.mark.usefixtures("raising")
 
 
 def frame() -> pd.DataFrame:
     rng = np.random.default_rng(5)
-    pdf = pd.DataFrame(
+    return pd.DataFrame(
         {
             "k": rng.integers(0, 5, 1_200),
             "j": rng.integers(0, 2, 1_200),
@@ -26,20 +25,13 @@ def frame() -> pd.DataFrame:
             "b": rng.random(1_200) < 0.5,
         }
     )
-    return pdf
 
 
 QUERIES: dict[str, Callable[[Any], Any]] = {
     "named": lambda d: d.groupby("k").agg(total=("x", "sum"), largest=("i", "max")),
-    "quantile": lambda d: d.groupby("k").x.quantile(0.9),
-    "quantiles": lambda d: d.groupby("k").x.quantile([0.1, 0.9]),
-    "quantiles of a frame": lambda d: d.groupby(["k", "j"])[["x", "i"]].quantile([0.1, 0.5, 0.9]),
-    "any": lambda d: d.groupby("k").b.any(),
-    "all": lambda d: d.groupby("k")[["b", "i"]].all(),
-    "sem": lambda d: d.groupby("k").x.sem(),
-    "nunique": lambda d: d.groupby("k").nunique(),
-    "describe": lambda d: d.groupby("k").x.describe(),
-    "describe a frame": lambda d: d.groupby("k")[["x", "i"]].describe(),
+    **{name: ADDED[name] for name in ("a quantile", "quantiles", "quantiles of a frame", "any")},
+    **{name: ADDED[name] for name in ("all of a frame", "sem", "nunique of a frame")},
+    **{name: ADDED[name] for name in ("describe", "describe a frame")},
     "nlargest": lambda d: d.groupby("k").x.nlargest(3),
     "nsmallest": lambda d: d.groupby("k").x.nsmallest(3),
     "shares": lambda d: d.groupby("k").j.value_counts(normalize=True),

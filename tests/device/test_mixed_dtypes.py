@@ -1,7 +1,5 @@
 """Partitions whose dtypes differ from each other and from the metadata, by the engine itself."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any

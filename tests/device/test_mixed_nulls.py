@@ -1,7 +1,5 @@
 """Columns of which some have nulls: one query whichever these are, and the answers of each."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Variances of groups of which the kernels' pivot is far from the mean."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from typing import Any
 
@@ -9,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.comparison import same
 from tests.device.frames import on_device
 
 pytestmark = pytest.mark.usefixtures("raising")
@@ -70,13 +69,7 @@ def test_all_is_as_it_was(keys: list[str], npartitions: int, everything_is_lost:
     theirs = pdf.assign(h=pdf["h"].astype("float64")).groupby(keys, observed=True).agg(spec)
     if keys == ["c"]:
         ours.index, theirs.index = ours.index.astype(str), theirs.index.astype(str)
-    pd.testing.assert_frame_equal(
-        ours.sort_index(),
-        theirs.sort_index(),
-        check_dtype=False,
-        check_index_type=False,
-        rtol=1e-11,
-    )
+    same(ours, theirs, check_dtype=False, check_index_type=False, rtol=1e-11)
 
 
 @pytest.mark.parametrize("npartitions", [1, 5])

@@ -1,7 +1,5 @@
 """What partitions hold: copies of the values, numbers of rows, validity alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -85,7 +83,7 @@ def test_counts_of_strings_are_partitioned(kernel: str) -> None:
     keys, outputs, run = aggregator.run(kernel)
     assert run.decision.kernel in (("pgb", "pgb_fold") if kernel == "auto" else (kernel,))
     ours = pd.DataFrame(
-        dict(zip(("count", "first", "last"), map(on_host, outputs), strict=True)),
+        dict(zip(("count", "first", "last"), map(on_host, outputs), strict=True))
     ).set_index(on_host(keys[0]))
     theirs = frame.groupby("k")["s"].agg(["count", "first", "last"])
     ours = ours.sort_index()

@@ -1,7 +1,5 @@
 """Columns in pieces, for which kernels are launched in turn: the groups of whole columns."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dask_gpuagg.frontend import logical
+from dask_gpuagg.tasks.partials import finished_of, inputs_of, partials_of
 from tests.device.frames import on_device
 
 SIZES = (300_000, 1, 0, 700_001, 250_000)
@@ -111,8 +111,6 @@ def unstacked(monkeypatch: pytest.MonkeyPatch) -> None:
 def planned(parts: list[Any], spec: dict[str, Any]) -> tuple[list[Any], Any, Any]:
     """The inputs of the parts, grouped by ``k``, their plan and the metadata of the result."""
     from dask_gpuagg import enabled
-    from dask_gpuagg.frontend import logical
-    from dask_gpuagg.tasks.partials import inputs_of
 
     with enabled():
         query = logical.read(on_device(parts[0].head(3), 1).groupby("k").agg(spec).expr)
@@ -136,7 +134,6 @@ def test_one_call_for_all_pieces(unstacked: None, monkeypatch: pytest.MonkeyPatc
 
     from dask_gpuagg import last_runs
     from dask_gpuagg.engines.device import columns, tables
-    from dask_gpuagg.tasks.partials import finished_of, partials_of
 
     stacked: list[int] = []
     copies = columns.concatenated
@@ -164,8 +161,6 @@ def test_lost_digits_are_restored_from_pieces(unstacked: None) -> None:
     """The first value is an outlier, so the pivot of the variance is a bad one."""
     import cudf
 
-    from dask_gpuagg.tasks.partials import finished_of
-
     values = np.random.default_rng(5).normal(0, 1, 60_000)
     values[::20_000] = 1e12
     whole = pd.DataFrame({"k": 1, "v": values})
@@ -178,8 +173,6 @@ def test_lost_digits_are_restored_from_pieces(unstacked: None) -> None:
 def test_exact_sums_of_values_of_any_size_from_pieces(unstacked: None) -> None:
     """Such values are read again, as integers of columns that lie together."""
     import cudf
-
-    from dask_gpuagg.tasks.partials import finished_of
 
     rng = np.random.default_rng(6)
     values = rng.normal(0, 1, 30_000) * 10.0 ** rng.integers(-200, 200, 30_000)

@@ -1,24 +1,21 @@
 """Queries by every kind of RMM's resources, and with what spills: the same answers, or an error."""
 
-from __future__ import annotations
-
 import gc
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import dask
-import numpy as np
 import pandas as pd
 import pytest
 
 import dask_gpuagg
+from tests.comparison import same
+from tests.device.failing import current
 from tests.device.frames import on_device
-from tests.device.test_allocations import lists, sorted_rows
+from tests.device.test_allocations import QUERIES, graph_of, rows_of, sorted_rows
 from tests.running import run_python
 
-NAMES = ("few groups", "many groups", "text", "exchange", "whole groups", "spread")
 GIB = 1 << 30
 KINDS: dict[str, Callable[[Any], Any]] = {
     "driver": lambda mr: mr.CudaMemoryResource(),
@@ -34,63 +31,32 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 DONE = "all answers are right"
 
 
-def rows_of(rows: int = 200_000) -> pd.DataFrame:
-    rng = np.random.default_rng(15)
-    frame = pd.DataFrame({"k": rng.integers(0, 60_000, rows), "v": rng.normal(size=rows)})
-    frame["few"] = rng.integers(0, 50, rows)
-    frame["text"] = frame["k"].astype(str)
-    return frame
-
-
-@contextmanager
-def current(resource: Any) -> Iterator[None]:
-    """Context manager: RMM's current resource is another one."""
-    import rmm
-
-    before = rmm.mr.get_current_device_resource()
-    rmm.mr.set_current_device_resource(resource)
-    try:
-        yield
-    finally:
-        gc.collect()
-        rmm.mr.set_current_device_resource(before)
-
-
-def graph_of(name: str, npartitions: int = 2) -> tuple[Any, Any]:
-    """A query on cuDF partitions that are there: its graph and its keys."""
-    ddf = on_device(rows_of(), npartitions)
-    query = lists(name)(ddf.persist()).optimize(fuse=False)
-    return dict(query.__dask_graph__()), query.__dask_keys__()
-
-
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", QUERIES)
 @pytest.mark.usefixtures("raising")
 def test_answers_are_the_same_by_each_kind(name: str, kind: str) -> None:
     import rmm
 
-    graph, keys = graph_of(name)
+    graph, keys = graph_of(name, 200_000)
     expected = sorted_rows(dask.get(graph, keys))
     with current(KINDS[kind](rmm.mr)):
         got = sorted_rows(dask.get(graph, keys))
+        gc.collect()
     pd.testing.assert_frame_equal(got, expected, rtol=1e-9)
 
 
 def by_pandas(name: str, rows: pd.DataFrame) -> pd.DataFrame:
     """What a query has to give; pandas knows no ``split_out``."""
-    made = lists({"exchange": "many groups"}.get(name, name))(rows)
-    result: pd.DataFrame = made.sort_index()
+    result: pd.DataFrame = QUERIES["many groups" if name == "exchange" else name](rows)
     return result
 
 
 def all_right(ddf: Any, rows: pd.DataFrame, get: Callable[[Any], Any]) -> None:
     """Every query, twice; ``get`` computes it as pandas."""
     with dask.config.set({"gpuagg.fallback": "raise"}), dask_gpuagg.enabled():
-        for name in NAMES * 2:
-            made = get(lists(name)(ddf)).sort_index()
-            pd.testing.assert_frame_equal(
-                made, by_pandas(name, rows), check_dtype=False, check_index_type=False, rtol=1e-9
-            )
+        for name in [*QUERIES, *QUERIES]:
+            made, expected = get(QUERIES[name](ddf)), by_pandas(name, rows)
+            same(made, expected, check_dtype=False, check_index_type=False, rtol=1e-9)
 
 
 def with_cudfs_spilling() -> None:

@@ -1,7 +1,5 @@
 """Results of dask-cudf that cuDF combines by position have equal groups in equal rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

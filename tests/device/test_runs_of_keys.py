@@ -1,7 +1,5 @@
 """Ascending keys, whose runs are reduced without a table."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Quantiles and distinct values without a sort, against pandas and against sorted rows."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
@@ -11,6 +9,8 @@ import pyarrow as pa
 import pytest
 
 from dask_gpuagg.cuda.algorithms import select as selection
+from dask_gpuagg.cuda.algorithms.select import Selector
+from dask_gpuagg.cuda.runtime.driver import Stopwatch
 from tests.device.frames import on_device
 from tests.device.test_kernels import VALUE_TYPES, columns_of
 from tests.device.test_sgb import BETWEEN, ROWS, compare, encoded, keys_of, values_of
@@ -20,12 +20,13 @@ SHAPES = ["uniform", "sorted", "zipf"]
 QUANTILES = (0.0, 0.01, 0.37, 0.5, 1.0)
 
 
-def rows_of(frame: pd.DataFrame, how: str, stopwatch: Any = None) -> tuple[pd.Series, Any]:
-    """The keys of the groups, and the rows to be selected from or sorted."""
+def rows_of(frame: pd.DataFrame, how: str, stopwatch: Any = None) -> tuple[pd.Series, Any, Any]:
+    """The keys of the groups, the rows to be selected from or sorted, and the column ``v``."""
     from dask_gpuagg.engines.device.groups import SortedRows
 
     keys, codes = encoded(frame, ["k"])
-    return keys["k"], SortedRows(codes, len(keys), stopwatch, how)
+    (column,) = columns_of(frame, ["v"])
+    return keys["k"], SortedRows(codes, len(keys), stopwatch, how), column
 
 
 def both(frame: pd.DataFrame) -> tuple[pd.Series, Any, Any]:
@@ -63,8 +64,7 @@ def bits_of(column: Any) -> list[Any]:
 def test_quantiles(dtype: str, share: float, how: str) -> None:
     rng = np.random.default_rng(1)
     frame = pd.DataFrame({"k": rng.integers(0, 500, ROWS), "v": values_of(dtype, ROWS, share, rng)})
-    keys, rows = rows_of(frame, how)
-    (column,) = columns_of(frame, ["v"])
+    keys, rows, column = rows_of(frame, how)
     grouped = frame.astype({"v": "Float64"}).groupby("k").v
     for q, between in itertools.product(QUANTILES, BETWEEN):
         compare(rows.quantile(column, q, between), keys, grouped.quantile(q, between))
@@ -79,8 +79,7 @@ def test_medians(groups: int, shape: str, how: str) -> None:
     n = 2_000_000
     frame = pd.DataFrame({"k": keys_of(shape, groups, n, rng), "v": rng.normal(0, 1e6, n)})
     frame["v"] = frame["v"].astype("Float64").mask(rng.random(n) < 0.1)
-    keys, rows = rows_of(frame, how)
-    (column,) = columns_of(frame, ["v"])
+    keys, rows, column = rows_of(frame, how)
     compare(rows.quantile(column, 0.5, "linear"), keys, frame.groupby("k").v.median())
 
 
@@ -95,15 +94,12 @@ SPECIAL = {
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_group_with_most_of_the_rows(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its words are sorted, or are a large block's."""
-    from dask_gpuagg.cuda.runtime.driver import Stopwatch
-
     monkeypatch.setattr(selection, "WIDE_GROUP", 0 if wide else 2**31)
     rng = np.random.default_rng(14)
     keys_ = np.where(rng.random(ROWS) < 0.9, 7, rng.integers(0, 200, ROWS))
     frame = pd.DataFrame({"k": keys_, "v": rng.normal(size=ROWS)})
     stopwatch = Stopwatch()
-    keys, rows = rows_of(frame, "select", stopwatch)
-    (column,) = columns_of(frame, ["v"])
+    keys, rows, column = rows_of(frame, "select", stopwatch)
     for q in (0.5, 0.9):
         compare(rows.quantile(column, q, "linear"), keys, frame.groupby("k").v.quantile(q))
     names = stopwatch.milliseconds()
@@ -162,8 +158,7 @@ def test_ticks(how: str, dtype: str) -> None:
     ticks = (1 << 61) + rng.integers(-(1 << 40), 1 << 40, ROWS)
     frame = pd.DataFrame({"k": rng.integers(0, 200, ROWS), "v": ticks.view(dtype)})
     frame["v"] = frame["v"].mask((rng.random(ROWS) < 0.2) | (frame["k"] == 3))
-    keys, rows = rows_of(frame, how)
-    (column,) = columns_of(frame, ["v"])
+    keys, rows, column = rows_of(frame, how)
     valid = frame["v"].notna().to_numpy()
     of_group = pd.Series(ticks[valid]).groupby(frame["k"].to_numpy()[valid])
     ordered = {key: np.sort(values.to_numpy()) for key, values in of_group}
@@ -190,8 +185,6 @@ def tick_of(ordered: Any, q: float, between: str) -> int:
 
 
 def test_a_wrong_bracket_costs_a_second_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dask_gpuagg.cuda.algorithms.select import Selector
-
     monkeypatch.setattr(selection, "ERRORS", 0.0)
     monkeypatch.setattr(selection, "SPARE", 0.0)
     # both go by brackets of the usual width
@@ -207,8 +200,7 @@ def test_a_wrong_bracket_costs_a_second_count(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Selector, "narrow", watched)
     rng = np.random.default_rng(5)
     frame = pd.DataFrame({"k": rng.integers(0, 700, ROWS), "v": rng.normal(size=ROWS)})
-    keys, rows = rows_of(frame, "select")
-    (column,) = columns_of(frame, ["v"])
+    keys, rows, column = rows_of(frame, "select")
     for q in (0.1, 0.5):
         missed.clear()
         compare(rows.quantile(column, q, "linear"), keys, frame.groupby("k").v.quantile(q))
@@ -218,14 +210,11 @@ def test_a_wrong_bracket_costs_a_second_count(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_without_room_rows_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dask_gpuagg.cuda.runtime.driver import Stopwatch
-
     monkeypatch.setattr(selection, "room_of", lambda rows, inside: 10)
     rng = np.random.default_rng(6)
     frame = pd.DataFrame({"k": rng.integers(0, 700, ROWS), "v": rng.normal(size=ROWS)})
     stopwatch = Stopwatch()
-    keys, rows = rows_of(frame, "select", stopwatch)
-    (column,) = columns_of(frame, ["v"])
+    keys, rows, column = rows_of(frame, "select", stopwatch)
     compare(rows.quantile(column, 0.5, "linear"), keys, frame.groupby("k").v.median())
     assert "quantiles_f64" in stopwatch.milliseconds()
 
@@ -236,7 +225,7 @@ def test_a_slice_of_a_column() -> None:
     rng = np.random.default_rng(7)
     v = values_of("Int32", ROWS + 77, 0.3, rng)
     frame = pd.DataFrame({"k": rng.integers(0, 50, ROWS), "v": v[77:].reset_index(drop=True)})
-    keys, rows = rows_of(frame, "select")
+    keys, rows, _ = rows_of(frame, "select")
     (longer,) = columns_of(pd.DataFrame({"v": v}), ["v"])
     (column,) = plc.copying.slice(longer, [77, ROWS + 77])
     expected = frame.astype({"v": "Float64"}).groupby("k").v.median()
@@ -253,8 +242,7 @@ def test_a_slice_of_a_column() -> None:
 def test_nunique(dtype: str, share: float, how: str) -> None:
     rng = np.random.default_rng(9)
     frame = pd.DataFrame({"k": rng.integers(0, 500, ROWS), "v": values_of(dtype, ROWS, share, rng)})
-    keys, rows = rows_of(frame, how)
-    (column,) = columns_of(frame, ["v"])
+    keys, rows, column = rows_of(frame, how)
     compare(rows.nunique(column), keys, frame.groupby("k").v.nunique())
 
 
@@ -267,8 +255,7 @@ def test_nunique_of_shapes(groups: int, shape: str, distinct: int, how: str) -> 
     n = 2_000_000
     values = rng.integers(-(2**62), 2**62, distinct)[rng.integers(0, distinct, n)]
     frame = pd.DataFrame({"k": keys_of(shape, groups, n, rng), "v": values})
-    keys, rows = rows_of(frame, how)
-    (column,) = columns_of(frame, ["v"])
+    keys, rows, column = rows_of(frame, how)
     compare(rows.nunique(column), keys, frame.groupby("k").v.nunique())
 
 
@@ -285,8 +272,7 @@ def test_a_full_table_is_followed_by_a_sort(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(selection, "TABLE_BYTES", 4_096)
     rng = np.random.default_rng(11)
     frame = pd.DataFrame({"k": rng.integers(0, 5, ROWS), "v": rng.normal(size=ROWS)})
-    keys, rows = rows_of(frame, "select")
-    (column,) = columns_of(frame, ["v"])
+    keys, rows, column = rows_of(frame, "select")
     compare(rows.nunique(column), keys, frame.groupby("k").v.nunique())
 
 
@@ -295,13 +281,10 @@ def test_a_full_table_is_followed_by_a_sort(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(("rows", "selected"), [(selection.ROWS_FROM, True), (100_000, False)])
 def test_few_groups_of_many_rows_are_selected(rows: int, selected: bool) -> None:
-    from dask_gpuagg.cuda.runtime.driver import Stopwatch
-
     rng = np.random.default_rng(12)
     frame = pd.DataFrame({"k": rng.integers(0, 64, rows), "v": rng.normal(size=rows)})
     stopwatch = Stopwatch()
-    _, of_rows = rows_of(frame, "auto", stopwatch)
-    (column,) = columns_of(frame, ["v"])
+    _, of_rows, column = rows_of(frame, "auto", stopwatch)
     of_rows.quantile(column, 0.5, "linear")
     names = stopwatch.milliseconds()
     assert ("count_in_blocks" in names, "quantiles_f64" in names) == (selected, not selected)

@@ -1,13 +1,12 @@
 """Encoding, sorting and what is read from sorted groups, against NumPy, pandas and cuDF."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from dask_gpuagg.cuda.algorithms import sgb
 from tests.device.test_kernels import columns_of, on_host
 
 ROWS = 300_000
@@ -23,13 +22,6 @@ def encoded(
     aggregator.encode()
     made, _, _ = aggregator.run(kernel)
     return pd.DataFrame(dict(zip(keys, map(on_host, made), strict=True))), aggregator.codes
-
-
-def sorted_rows(frame: pd.DataFrame, key: str = "k") -> tuple[pd.Series, Any]:
-    from dask_gpuagg.engines.device.groups import SortedRows
-
-    keys, codes = encoded(frame, [key])
-    return keys[key], SortedRows(codes, len(keys))
 
 
 # ---- codes -------------------------------------------------------------------------------------
@@ -128,8 +120,6 @@ def test_radix_sort(dtype: str, bits: int, moved: str, rows: int) -> None:
     import rmm
     from pylibcudf.utils import _get_stream
 
-    from dask_gpuagg.cuda.algorithms import sgb
-
     rng = np.random.default_rng(rows)
     words = rng.integers(0, 2**bits, rows, dtype=dtype, endpoint=False)
     # digits that all rows share in between, and one digit of nearly all rows
@@ -170,9 +160,7 @@ def compare(ours: Any, keys: pd.Series, theirs: pd.Series) -> None:
     made = on_host(ours).set_axis(pd.Index(keys)).sort_index()
     assert len(made) == len(theirs)
     np.testing.assert_allclose(
-        made.to_numpy(float, na_value=np.nan),
-        theirs.to_numpy(float, na_value=np.nan),
-        rtol=1e-12,
+        made.to_numpy(float, na_value=np.nan), theirs.to_numpy(float, na_value=np.nan), rtol=1e-12
     )
 
 
@@ -182,6 +170,8 @@ def compare(ours: Any, keys: pd.Series, theirs: pd.Series) -> None:
 @pytest.mark.parametrize("dtype", ["Int8", "Float64", "string", "bool"])
 @pytest.mark.parametrize("groups", [1, 1_000, 100_000])
 def test_lists(groups: int, dtype: str) -> None:
+    from dask_gpuagg.engines.device.groups import SortedRows
+
     rng = np.random.default_rng(groups)
     frame = pd.DataFrame({"k": pd.Series(rng.integers(0, groups, ROWS)).astype("Int32")})
     frame["k"] = frame["k"].mask(rng.random(ROWS) < 0.1)
@@ -191,10 +181,10 @@ def test_lists(groups: int, dtype: str) -> None:
         frame["v"] = rng.random(ROWS) < 0.5
     else:
         frame["v"] = values_of(dtype, ROWS, 0.2, rng)
-    keys, rows = sorted_rows(frame)
+    keys, codes = encoded(frame, ["k"])
     (column,) = columns_of(frame, ["v"])
-    made = rows.list(column).to_arrow().to_pylist()
-    ours = pd.Series(made, index=pd.Index(keys)).sort_index()
+    made = SortedRows(codes, len(keys)).list(column).to_arrow().to_pylist()
+    ours = pd.Series(made, index=pd.Index(keys["k"])).sort_index()
     theirs = frame.dropna(subset=["k"]).groupby("k").v.agg(list)
     assert (ours.index.to_numpy() == theirs.index.to_numpy(int)).all()
     for a, b in zip(ours, theirs, strict=True):

@@ -1,7 +1,5 @@
 """Skewed keys: hot ones, rows beside the partitions, nulls that have a slot of their own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 from dask_gpuagg.cuda import aggregate as attempts
 from dask_gpuagg.cuda.choice import partitions as partitioning
 from dask_gpuagg.cuda.choice.decision import Lphga
+from tests.cuda.sampling.test_sample import zipf as ranks
 from tests.device.test_kernels import (
     WANTED,
     aggregated,
@@ -27,21 +26,12 @@ WITH_NULLS = WANTED | {"v": ["sum", "count", "min", "max", "mean", "first", "las
 
 
 def zipf(exponent: float, keys: int, rng: np.random.Generator) -> np.ndarray:
-    u = rng.random(ROWS)
-    if exponent == 1.0:
-        ranks = np.exp(u * np.log(keys))
-    else:
-        ranks = (u * (keys ** (1 - exponent) - 1) + 1) ** (1 / (1 - exponent))
-    return ranks.astype(np.int64) * 0x9E3779B1 % 2**40
-
-
-def with_nulls(rng: np.random.Generator) -> pd.Series:
-    v = pd.Series(rng.integers(0, 99, ROWS)).astype("Int32")
-    return v.mask(rng.random(ROWS) < 0.3)
+    return ranks(exponent, ROWS, keys, rng) * 0x9E3779B1 % 2**40
 
 
 def nullable_rows(keys: Any, rng: np.random.Generator) -> pd.DataFrame:
-    return pd.DataFrame({"k": keys, "v": with_nulls(rng)}).assign(**values(rng, ROWS))
+    v = pd.Series(rng.integers(0, 99, ROWS)).astype("Int32").mask(rng.random(ROWS) < 0.3)
+    return pd.DataFrame({"k": keys, "v": v}).assign(**values(rng, ROWS))
 
 
 @pytest.mark.parametrize("kernel", ["auto", "pgb", "pgb_ur", "pgb_fold", "hgb", "lphga"])

@@ -1,7 +1,5 @@
 """Partitions that are slices of others, and outputs brought together by keys with nulls."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import dask

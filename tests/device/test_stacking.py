@@ -1,7 +1,5 @@
 """Columns of several partitions, by copies or by libcudf: those of cuDF's concatenation."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,13 +1,12 @@
 """Keys that lie whole steps apart: numbered by them, and taken as they are where one does not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+import dask_gpuagg
 from tests.device.frames import on_device
 from tests.device.test_kernels import aggregated, assert_equal, by_pandas, check, frame_of
 from tests.device.test_pieces import check_pieces, frames
@@ -78,8 +77,6 @@ def test_partitions_whose_keys_move_on() -> None:
 
 def test_days() -> None:
     """Datetimes in nanoseconds, as a frame with its index."""
-
-    import dask_gpuagg
 
     days = pd.Timestamp("2000-01-01") + pd.to_timedelta(np.arange(9_000), unit="D")
     rng = np.random.default_rng(2)

@@ -1,7 +1,5 @@
 """Collections of pandas through the GPU: pandas' groups, also where memory lacks."""
 
-from __future__ import annotations
-
 import gc
 import math
 from collections.abc import Callable, Iterator
@@ -16,8 +14,9 @@ import pytest
 
 import dask_gpuagg
 from dask_gpuagg.reporting.runs import forget
+from dask_gpuagg.streaming import stream
 from tests.comparison import assert_same
-from tests.device.failing import failing, numbers
+from tests.device.failing import current, failing, numbers
 
 ROWS = 40_000
 ASKED = {
@@ -135,7 +134,6 @@ def test_batches_of_any_size(batch: int, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.fixture
 def small_device(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """A call sets how many bytes batches and tables of the GPU have, and how many groups merge."""
-    from dask_gpuagg.streaming import stream
     from dask_gpuagg.streaming.batches import Sizes
     from dask_gpuagg.streaming.gpu import Gpu
 
@@ -209,7 +207,6 @@ def test_many_groups_are_grouped_part_by_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rows are divided as groups are; those whose order counts after they are grouped."""
-    from dask_gpuagg.streaming import stream
     from dask_gpuagg.streaming.gpu import Gpu
 
     small_device(1 << 18, 20, kept=1 << 30)
@@ -241,8 +238,6 @@ def test_many_groups_are_grouped_part_by_part(
 def test_less_memory_than_rows_need(
     share: float, undivided: int, limited: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dask_gpuagg.streaming import stream
-
     monkeypatch.setattr(stream, "MOST_GROUPS", undivided)
     monkeypatch.setattr(stream, "_FEW_ROWS", 1 << 16)
     rng = np.random.default_rng(5)
@@ -267,13 +262,9 @@ def limited() -> Callable[[int], Any]:
 
     @contextmanager
     def at_most(limit: int) -> Iterator[Any]:
-        before = rmm.mr.get_current_device_resource()
-        counted = rmm.mr.StatisticsResourceAdaptor(before)
-        rmm.mr.set_current_device_resource(rmm.mr.LimitingResourceAdaptor(counted, limit))
-        try:
+        counted = rmm.mr.StatisticsResourceAdaptor(rmm.mr.get_current_device_resource())
+        with current(rmm.mr.LimitingResourceAdaptor(counted, limit)):
             yield counted
-        finally:
-            rmm.mr.set_current_device_resource(before)
 
     return at_most
 
@@ -288,13 +279,10 @@ def test_a_stream_without_a_pool_takes_one_and_gives_it_back() -> None:
     rows = 2_000_000
     whole = pd.DataFrame({"k": rng.integers(0, 500_000, rows), "x": rng.normal(size=rows)})
     collection = dd.from_pandas(whole, npartitions=4).persist()
-    before, plain = rmm.mr.get_current_device_resource(), rmm.mr.CudaMemoryResource()
-    rmm.mr.set_current_device_resource(plain)
-    try:
+    plain = rmm.mr.CudaMemoryResource()
+    with current(plain):
         ours = collection.groupby("k").x.agg(["sum", "count"]).compute()
         assert rmm.mr.get_current_device_resource() is plain
-    finally:
-        rmm.mr.set_current_device_resource(before)
     assert_same(ours.sort_index(), whole.groupby("k").x.agg(["sum", "count"]), rtol=1e-9, atol=1e-9)
     made = gpu._pools[current_device().ordinal]
     assert made is not None

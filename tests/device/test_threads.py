@@ -4,8 +4,6 @@ A process decides before it imports cuDF whether threads have streams of their o
 run in processes of theirs.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import dask_gpuagg
+from tests.comparison import same
 from tests.device.frames import on_device
 from tests.running import run_python
 
@@ -46,8 +46,6 @@ def queries(thread: int, together: threading.Barrier, gpus: int) -> None:
     """What one thread does: its own frames, queries and answers, as often as ``ROUNDS`` says."""
     import cupy as cp
 
-    import dask_gpuagg
-
     cp.cuda.Device(thread % gpus).use()
     frame = rows(thread)
     expected = {key: frame.groupby(key).agg(SPEC) for key in KEYS}
@@ -59,17 +57,13 @@ def queries(thread: int, together: threading.Barrier, gpus: int) -> None:
         for key in KEYS[thread % 3 :] + KEYS[: thread % 3]:
             with dask_gpuagg.enabled():
                 made = ddf.groupby(key).agg(SPEC).compute(scheduler="synchronous")
-            made = made.to_pandas().sort_index()
-            pd.testing.assert_frame_equal(
-                made, expected[key], check_dtype=False, check_index_type=False, rtol=1e-9
-            )
+            loosely: Any = {"check_dtype": False, "check_index_type": False, "rtol": 1e-9}
+            same(made.to_pandas(), expected[key], **loosely)
 
 
 def main(gpus: int) -> None:
     """All threads at once; an exception of one is that of the process."""
     import dask
-
-    import dask_gpuagg
 
     together = threading.Barrier(THREADS)
     settings = {"gpuagg.fallback": "raise", "gpuagg.compile": "wait"}

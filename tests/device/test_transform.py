@@ -1,7 +1,5 @@
 """``transform`` by the name of an aggregation, of dask-cudf collections: a lookup by a join."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +9,7 @@ import pytest
 
 from dask_gpuagg.frontend.ordered import GroupByLookup
 from dask_gpuagg.reporting.fallbacks import UnsupportedGroupBy
+from tests.comparison import equal
 from tests.device.frames import on_device
 
 pytestmark = [
@@ -45,10 +44,7 @@ def compare(query: Callable[[Any], Any]) -> None:
     assert isinstance(lazy.expr, GroupByLookup)
     assert lazy.divisions == gpu.divisions
     got = lazy.compute()
-    same: Any = pd.testing.assert_frame_equal
-    if want.ndim == 1:
-        same = pd.testing.assert_series_equal
-    same(got.to_pandas(), want, check_dtype=False)
+    equal(got.to_pandas(), want, check_dtype=False)
 
 
 NAMES = ["sum", "mean", "count", "min", "max", "first", "last", "var", "std", "nunique", "median"]

@@ -1,7 +1,5 @@
 """What ``dask-gpuagg warm`` compiles is what the engine asks for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import dask.dataframe as dd

@@ -1,7 +1,5 @@
 """``GpuWorker`` on a GPU: kernels are there before the first query asks for them."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """dask-cudf collections whose partitions differ from their metadata, with the plugin on and off."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import dask

@@ -1,7 +1,5 @@
 """The modules of the engines: loaded by name, and by several threads."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import inspect

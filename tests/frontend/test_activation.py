@@ -1,7 +1,5 @@
 """Activation: what is patched, when, for whom, and for which versions of Dask."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import random
@@ -27,10 +25,8 @@ from dask_gpuagg.settings import BadSetting
 from dask_gpuagg.tasks import tasks
 from tests.running import ROOT, run_python
 
-PATCHED = [
-    (Expr, "lower_once"),
-    (G.GroupBy, "aggregate"),
-]
+PATCHED = [(Expr, "lower_once"), (G.GroupBy, "aggregate")]
+FINALIZE = tasks.gpuagg_finalize
 STOCK = {(owner, name): owner.__dict__[name] for owner, name in PATCHED}
 
 
@@ -64,11 +60,6 @@ def plans(query) -> bool:
     """Whether our plan runs the group-by of a query that is lowered here and now."""
     nodes = query.optimize(fuse=False).expr.walk()
     return any(type(node).__module__.startswith("dask_gpuagg") for node in nodes)
-
-
-def finalize_fewer(partials, *rest, finalize=tasks.gpuagg_finalize):
-    """Leave out the first partial."""
-    return finalize(partials[1:], *rest)
 
 
 def sums(ddf):
@@ -363,7 +354,8 @@ class TestVersions:
             ("dask_gpuagg.frontend.hook.physical", lambda *_: 1 / 0),
             ("dask_gpuagg.tasks.tasks.gpuagg_finalize", lambda *_: 1 / 0),
             ("dask_gpuagg.frontend.hook.logical.is_aggregation", lambda _: False),
-            ("dask_gpuagg.tasks.tasks.gpuagg_finalize", finalize_fewer),
+            # without the first partial
+            ("dask_gpuagg.tasks.tasks.gpuagg_finalize", lambda p, *more: FINALIZE(p[1:], *more)),
         ],
         ids=["planning fails", "running fails", "nothing is planned", "the answer is wrong"],
     )

@@ -1,7 +1,5 @@
 """``astype`` of decimals and dates: what pandas gives, by Arrow."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 

@@ -1,7 +1,5 @@
 """``compute()`` of results of which Dask announced several outputs."""
 
-from __future__ import annotations
-
 import dask
 import dask.dataframe as dd
 import numpy as np

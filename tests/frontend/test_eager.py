@@ -1,7 +1,5 @@
 """Group-bys of a merge whose rows are reduced before the merge: as pandas merges and groups."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,18 +80,7 @@ def compare(
 
 
 MERGEABLE = (
-    "sum",
-    "mean",
-    "count",
-    "size",
-    "min",
-    "max",
-    "var",
-    "std",
-    "prod",
-    "any",
-    "all",
-    "sem",
+    *("sum", "mean", "count", "size", "min", "max", "var", "std", "prod", "any", "all", "sem"),
 )
 
 

@@ -1,7 +1,5 @@
 """Aggregations that Dask refuses: dtypes of cuDF's results, decided without cuDF."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
@@ -15,11 +13,14 @@ import pyarrow as pa
 import pytest
 
 import dask_gpuagg
+from dask_gpuagg import UnsupportedGroupBy
 from dask_gpuagg.frontend import calls, hook
 from dask_gpuagg.frontend.metadata import cudf_dtype
 from dask_gpuagg.frontend.specification import exact_of
 from dask_gpuagg.plan import Requested
 from tests.comparison import assert_same
+
+RAISE = {"gpuagg.fallback": "raise"}
 
 
 def test_the_device_is_asked_for_exact_answers() -> None:
@@ -109,10 +110,7 @@ def test_stock_dask_runs_what_it_accepts(name: str) -> None:
         query = FALLING_BACK[name](grouped)
         with pytest.warns(dask_gpuagg.FallbackWarning, match="not supported|understand"):
             got = query.compute(scheduler="synchronous")
-        with (
-            dask.config.set({"gpuagg.fallback": "raise"}),
-            pytest.raises(dask_gpuagg.UnsupportedGroupBy),
-        ):
+        with dask.config.set(RAISE), pytest.raises(UnsupportedGroupBy):
             query.compute()
     if name == "median of one column":
         want = want["period"]  # Dask makes a frame of it
@@ -140,7 +138,7 @@ BOTH: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", BOTH)
 def test_a_query_outlives_the_plugin(name: str) -> None:
     frame = dd.from_pandas(numbers(), npartitions=3)
-    with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "raise"}):
+    with dask_gpuagg.enabled(), dask.config.set(RAISE):
         query = BOTH[name](frame.groupby("k", sort=name == "method"))
         want = query.compute(scheduler="synchronous")
         partitions = query.optimize().npartitions
@@ -169,7 +167,7 @@ def test_what_stock_dask_refuses_says_why_it_cannot_run(monkeypatch: pytest.Monk
     with dask_gpuagg.enabled():
         query = frame.groupby("k").agg("nunique")
         monkeypatch.setattr(hook, "cluster_problem", lambda: "a worker is of another release")
-        with pytest.raises(dask_gpuagg.UnsupportedGroupBy, match="a worker is of another release"):
+        with pytest.raises(UnsupportedGroupBy, match="a worker is of another release"):
             query.compute()
 
 
@@ -183,10 +181,7 @@ def test_a_bug_in_making_ours_costs_no_answer(name: str, monkeypatch: pytest.Mon
     with dask_gpuagg.enabled(), dask.config.set(scheduler="synchronous"):
         with pytest.warns(dask_gpuagg.FallbackWarning, match="a bug"):
             query = BOTH[name](grouped)
-        with (
-            dask.config.set({"gpuagg.fallback": "raise"}),
-            pytest.raises(dask_gpuagg.UnsupportedGroupBy, match="a bug"),
-        ):
+        with dask.config.set(RAISE), pytest.raises(UnsupportedGroupBy, match="a bug"):
             BOTH[name](grouped)
         assert_same(query.compute(), BOTH[name](numbers().groupby("k")))
 
@@ -210,11 +205,8 @@ def test_what_pandas_has_no_result_of_is_a_reason(name: str) -> None:
     frame = pd.DataFrame({"k": [0, 1] * 3, "x": column})
     grouped = dd.from_pandas(frame, npartitions=2, sort=False).groupby("k")
     arguments = {"ddof": 0} if name == "arguments" else {}
-    with (
-        dask.config.set({"gpuagg.fallback": "raise"}),
-        dask_gpuagg.enabled(),
-        pytest.raises(dask_gpuagg.UnsupportedGroupBy, match=reason) as raised,
-    ):
+    refused = pytest.raises(UnsupportedGroupBy, match=reason)
+    with dask.config.set(RAISE), dask_gpuagg.enabled(), refused as raised:
         grouped.agg(functions, **arguments)
     assert "planner failed" not in str(raised.value)
 
@@ -227,20 +219,17 @@ def test_where_stock_dask_refuses_too_the_error_is_that_of_pandas() -> None:
 
 def test_several_quantiles_beside_a_median_are_a_reason() -> None:
     several = partial(pd.Series.quantile, q=[0.1, 0.2])
-    with dask_gpuagg.enabled(), dask.config.set({"gpuagg.fallback": "raise"}):
+    with dask_gpuagg.enabled(), dask.config.set(RAISE):
         query = dd.from_pandas(numbers(), npartitions=2).groupby("k").agg([several, "median"])
-        with pytest.raises(dask_gpuagg.UnsupportedGroupBy, match="several quantiles at once"):
+        with pytest.raises(UnsupportedGroupBy, match="several quantiles at once"):
             query.optimize()
 
 
 @pytest.mark.parametrize("split_out", [0, -1, "x", 1.5])
 def test_what_is_no_number_of_outputs_is_a_reason(split_out: Any) -> None:
     query = dd.from_pandas(numbers(), npartitions=2).groupby("k").sum(split_out=split_out)
-    with (
-        dask.config.set({"gpuagg.fallback": "raise"}),
-        dask_gpuagg.enabled(),
-        pytest.raises(dask_gpuagg.UnsupportedGroupBy, match="is not a number of outputs"),
-    ):
+    refused = pytest.raises(UnsupportedGroupBy, match="is not a number of outputs")
+    with dask.config.set(RAISE), dask_gpuagg.enabled(), refused:
         query.optimize()
 
 
@@ -312,8 +301,8 @@ def test_what_is_refused_beside_the_rest_is_named() -> None:
     query = dd.from_pandas(COMPLEX, npartitions=4).groupby("k").agg({"x": "sum", "z": "sum"})
     reason = "sum of dtype complex128 is not supported"
     assert [str(r) for r in dask_gpuagg.why_not(query)] == [f"sum of 'z': {reason}"]
-    refused = pytest.raises(dask_gpuagg.UnsupportedGroupBy, match=f"sum of 'z', runs .*{reason}")
-    with dask.config.set({"gpuagg.fallback": "raise"}), refused:
+    refused = pytest.raises(UnsupportedGroupBy, match=f"sum of 'z', runs .*{reason}")
+    with dask.config.set(RAISE), refused:
         query.compute()
 
 

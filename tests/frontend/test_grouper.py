@@ -1,7 +1,5 @@
 """``pd.Grouper`` with a frequency, beside pandas."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

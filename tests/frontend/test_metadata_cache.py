@@ -1,7 +1,5 @@
 """Inputs of metadata, which is made once for equal ones."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 from typing import Any, ClassVar

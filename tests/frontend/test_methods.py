@@ -1,7 +1,5 @@
 """Methods that pandas' group-bys have and Dask's lack, refuse, or answer otherwise."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
@@ -16,6 +14,7 @@ import pytest
 from dask.dataframe.dask_expr._groupby import SeriesGroupBy
 
 import dask_gpuagg
+from tests.comparison import equal, same
 
 pytestmark = pytest.mark.usefixtures("synchronous", "plugin")
 Query = Callable[[Any], Any]
@@ -45,8 +44,7 @@ def check(query: Query, data: pd.DataFrame, npartitions: int, ordered: bool = Fa
         series.sort_index(kind="stable", level=0 if ordered else None)
         for series in (lazy.compute(), expected)
     )
-    same = pd.testing.assert_series_equal if result.ndim == 1 else pd.testing.assert_frame_equal
-    same(result, expected)
+    equal(result, expected)
     meta = lazy._meta
     if result.ndim == 1:
         assert (meta.name, meta.dtype) == (result.name, result.dtype)
@@ -132,9 +130,7 @@ def test_chosen_columns_come_as_they_were_chosen(query: Query) -> None:
     result = lazy.compute().sort_index()
     if expected.ndim == 2:
         assert list(lazy.columns) == list(expected.columns)
-        pd.testing.assert_frame_equal(result, expected.sort_index(), check_names=False)
-    else:
-        pd.testing.assert_series_equal(result, expected.sort_index(), check_names=False)
+    equal(result, expected.sort_index(), check_names=False)
 
 
 @pytest.mark.parametrize("name", ["cov", "corr"])
@@ -167,15 +163,18 @@ def test_arrows_dtypes_by_method_as_by_agg(column: str, name: str) -> None:
     pd.testing.assert_series_equal(result.compute().sort_index(), expected)
 
 
+@pytest.mark.parametrize("split_every", [2, 8])
 @pytest.mark.parametrize("npartitions", [1, 3])
-def test_a_median_has_the_partitions_that_it_announces(npartitions: int) -> None:
+def test_a_median_has_the_partitions_that_it_announces(npartitions: int, split_every: int) -> None:
+    """Above the number of partitions Dask's node says that it has no outputs."""
     data = frame()
-    lazy = dd.from_pandas(data, npartitions=npartitions).groupby("k").i.median(split_every=2)
-    assert lazy.npartitions == len(lazy.divisions) - 1 >= 1
-    result = (lazy + 1).compute().sort_index()
-    pd.testing.assert_series_equal(result, data.groupby("k").i.median() + 1)
     groups = dd.from_pandas(data, npartitions=npartitions).groupby("k").i
-    assert groups.median(split_every=2, split_out=2).npartitions == 2
+    lazy = groups.median(split_every=split_every)
+    assert lazy.npartitions == len(lazy.divisions) - 1 >= 1
+    medians = data.groupby("k").i.median()
+    same(lazy.compute(), medians)
+    same((lazy + 1).compute(), medians + 1)
+    assert groups.median(split_every=split_every, split_out=2).npartitions == 2
 
 
 def test_a_description_changes_no_other_result() -> None:

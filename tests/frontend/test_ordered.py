@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 import dask_gpuagg
+from tests.comparison import equal
 
 ROWS = 300
 
@@ -58,10 +59,7 @@ def check(query, data, partitions):
     with dask_gpuagg.enabled():
         result = query(dd.from_pandas(data, npartitions=partitions)).compute().sort_index()
     expected = query(data).sort_index()
-    if expected.ndim == 1:
-        pd.testing.assert_series_equal(result, expected, check_names=False)
-    else:
-        pd.testing.assert_frame_equal(result, expected)
+    equal(result, expected, check_names=expected.ndim == 2)
 
 
 @pytest.mark.parametrize("partitions", [1, 3, 17])

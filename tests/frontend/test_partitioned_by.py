@@ -1,7 +1,5 @@
 """Results with several partitions whose labels get other names are merged with all rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -22,10 +20,6 @@ ROWS = pd.DataFrame(
         "v": _RANDOM.integers(0, 1000, _ROWS),
     }
 )
-
-
-def _named(d: Any) -> Any:
-    return d.groupby("k").agg(total=("v", "sum"), rows=("w", "count")).reset_index()
 
 
 def _columns_set_before(d: Any) -> Any:
@@ -53,7 +47,7 @@ def _index_set(d: Any) -> Any:
 
 
 FORMS: dict[str, Callable[[Any], Any]] = {
-    "named": _named,
+    "named": lambda d: d.groupby("k").agg(total=("v", "sum"), rows=("w", "count")).reset_index(),
     "columns set before": _columns_set_before,
     "columns set after": _columns_set_after,
     "columns swapped": _columns_swapped,
@@ -89,9 +83,8 @@ def test_a_merge_finds_all_groups_of_a_result_whose_labels_were_renamed(form: st
         result = frame.merge(groups, on=on, suffixes=("", "_of")).compute()
     expected = ROWS.merge(FORMS[form](ROWS), on=on, suffixes=("", "_of"))
     order = list(expected.columns)
-    pd.testing.assert_frame_equal(
-        result.sort_values(order, ignore_index=True), expected.sort_values(order, ignore_index=True)
-    )
+    in_order = (rows.sort_values(order, ignore_index=True) for rows in (result, expected))
+    pd.testing.assert_frame_equal(*in_order)
 
 
 def test_groups_that_were_renamed_are_merged_without_a_shuffle_of_theirs() -> None:

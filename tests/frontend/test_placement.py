@@ -1,7 +1,5 @@
 """Results that cuDF combines by position have their groups in the order of the keys."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Results have the partitions that Dask announced, and pipelines on them work as on any others."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +13,7 @@ from dask.dataframe.dask_expr._expr import MapAlign, MaybeAlignPartitions
 
 import dask_gpuagg
 from tests.announced import ON_THE_HOST, QUERIES, ROWS, both
+from tests.comparison import same
 from tests.merging import pieces_of
 
 
@@ -94,9 +93,7 @@ def test_results_meet_rows_that_dask_shuffled(
         sums = collection.groupby("k").x.sum(split_out=4)
         got = COMBINED[combined](sums, SHUFFLED[other](collection)).compute()
     groups = rows.groupby("k")
-    pd.testing.assert_series_equal(
-        got.sort_index(), groups.x.sum() - groups.y.max(), check_names=False, check_dtype=False
-    )
+    same(got, groups.x.sum() - groups.y.max(), check_names=False, check_dtype=False)
 
 
 def _is_lazy(frame: Any) -> bool:
@@ -121,14 +118,6 @@ RESULTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _by_partitions(r: Any) -> Any:
-    return r.map_partitions(lambda p: p.assign(z=p.x * 2)) if _is_lazy(r) else r.assign(z=r.x * 2)
-
-
-def _delayed(r: Any) -> Any:
-    return pd.concat(dask.compute(*r.to_delayed())) if _is_lazy(r) else r
-
-
 def _parts(r: Any) -> Any:
     if not _is_lazy(r):
         return r
@@ -147,8 +136,10 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
         d.k.isin(r[r.x > 0].index.compute() if _is_lazy(r) else r[r.x > 0].index)
     ],
     "query": lambda r, d: r.query("x > 0 and y > 1"),
-    "by partitions": lambda r, d: _by_partitions(r),
-    "delayed": lambda r, d: _delayed(r),
+    "by partitions": lambda r, d: (
+        r.map_partitions(lambda p: p.assign(z=p.x * 2)) if _is_lazy(r) else r.assign(z=r.x * 2)
+    ),
+    "delayed": lambda r, d: pd.concat(dask.compute(*r.to_delayed())) if _is_lazy(r) else r,
     "partition by partition": lambda r, d: _parts(r),
     "added": lambda r, d: r.x + r.y,
     "added to another": lambda r, d: r.x + d.groupby("k").y.sum(**_outputs(r)),
@@ -232,6 +223,6 @@ def test_nothing_is_left_after_disable() -> None:
         persisted = collection.groupby("k").x.sum().persist()
     dask_gpuagg.disable()
     assert persisted.npartitions == 2
-    total = (persisted / collection.groupby("k").x.count()).compute().sort_index()
-    pd.testing.assert_series_equal(total, ROWS.groupby("k").x.mean(), check_names=False)
+    means = persisted / collection.groupby("k").x.count()
+    same(means.compute(), ROWS.groupby("k").x.mean(), check_names=False)
     assert type(persisted.expr).__module__.startswith("dask.")

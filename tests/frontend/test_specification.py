@@ -1,7 +1,5 @@
 """Specifications, against pandas and stock Dask."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
@@ -50,10 +48,8 @@ class TestColumns:
         compare(lambda d: query(d[["k", "x"]].groupby([d.k, d.y])), lazily(NULLS))
 
     def test_a_key_that_only_has_the_name_of_a_column_leaves_it_a_value(self):
-        def query(d):
-            return d[["k", "x"]].groupby((d.k + 1).rename("k")).agg(["sum", "nunique"])
-
-        compare(query, lazily(NULLS))
+        spec = ["sum", "nunique"]
+        compare(lambda d: d[["k", "x"]].groupby((d.k + 1).rename("k")).agg(spec), lazily(NULLS))
 
     def test_a_key_that_was_chosen_is_a_value(self):
         compare(lambda d: d.groupby("k")[["k", "x"]].agg("nunique"), lazily(NULLS))
@@ -70,10 +66,8 @@ class TestColumns:
         assert_same(got, stock(query, NULLS))
 
     def test_names_of_chosen_columns_in_another_order(self):
-        def query(d):
-            return d.groupby("k")[["x", "y"]].agg(b=("y", "sum"), a=("x", "max"))
-
-        compare(query, lazily(NULLS))
+        named = {"b": ("y", "sum"), "a": ("x", "max")}
+        compare(lambda d: d.groupby("k")[["x", "y"]].agg(**named), lazily(NULLS))
 
     def test_two_functions_of_one_name(self):
         both = [partial(np.var, ddof=0), partial(np.var, ddof=1)]
@@ -170,11 +164,8 @@ class TestArguments:
 
     def test_min_count_of_several(self):
         compare(lambda d: d.groupby("k").agg(["sum", "prod"], min_count=3), lazily(NULLS))
-        compare(
-            lambda d: d.groupby("k").agg(["sum", "max"], min_count=3, split_out=2),
-            lazily(NULLS),
-            reference=lambda d: d.groupby("k").agg(["sum", "max"], min_count=3),
-        )
+        spec, data, options = ["sum", "max"], lazily(NULLS), {"split_out": 2}
+        compare(lambda d, **o: d.groupby("k").agg(spec, min_count=3, **o), data, options=options)
 
     @pytest.mark.skipif(pd.__version__ < "3", reason="pd.NamedAgg takes no arguments")
     def test_min_count_of_a_named_aggregation(self):

@@ -1,9 +1,9 @@
 """Chunks: which partitions a task takes, and that answers do not depend on it."""
 
-from __future__ import annotations
-
 import functools
 import gc
+import pickle
+import time
 import uuid
 from collections.abc import Iterator
 from functools import partial
@@ -157,8 +157,6 @@ def test_order_needs_partitions_that_follow_each_other(client: Client) -> None:
 
 
 def test_a_chunk_travels_without_metadata(client: Client) -> None:
-    import pickle
-
     ddf = held(client, frame(), [0])
     (node,) = nodes(ddf[ddf.v > 0].groupby("k").v.sum(), GroupByChunkDirect)
     again = pickle.loads(pickle.dumps(node.chunks))
@@ -167,31 +165,28 @@ def test_a_chunk_travels_without_metadata(client: Client) -> None:
     assert tokenize(again) == tokenize(node.chunks)
 
 
-def delayed_partitions(query: Any) -> Any:
-    return query.to_delayed()
-
-
-def delayed_argument(query: Any) -> Any:
-    return dask.delayed(pd.Series.copy)(query)
-
-
 def sent_elsewhere(query: Any) -> Any:
-    import pickle
-
     again = pickle.loads(pickle.dumps(query.optimize()))
     for future in futures_of(again):  # as Client.get_dataset does
         future.bind_client(default_client())
     return again
 
 
+LATER = {
+    "delayed partitions": lambda query: query.to_delayed(),
+    "a delayed argument": lambda query: dask.delayed(pd.Series.copy)(query),
+    "sent elsewhere": sent_elsewhere,
+}
+
+
 @pytest.mark.parametrize(("workers", "outputs"), [([0], 1), ([0, 1], 3)])
-@pytest.mark.parametrize("kind", [delayed_partitions, delayed_argument, sent_elsewhere])
+@pytest.mark.parametrize("kind", LATER)
 def test_what_outlives_the_collection_holds_its_partitions(
-    client: Client, kind: Any, workers: list[int], outputs: int
+    client: Client, kind: str, workers: list[int], outputs: int
 ) -> None:
     ddf = held(client, frame(), workers)
     keys = [future.key for future in futures_of(ddf)]
-    later = kind(ddf.groupby("k").v.sum(split_out=outputs))
+    later = LATER[kind](ddf.groupby("k").v.sum(split_out=outputs))
     del ddf
     gc.collect()
     assert all(client.refcount[key] for key in keys)
@@ -239,8 +234,6 @@ def test_a_query_of_files_asks_for_the_workers_once(
 
 
 def test_what_is_not_there_yet_has_a_task_each(client: Client) -> None:
-    import time
-
     def slow(pdf: pd.DataFrame) -> pd.DataFrame:
         time.sleep(0.5)
         return pdf

@@ -1,7 +1,5 @@
 """Expressions below a group-by as data: here pandas computes them, in tests/device a kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -61,8 +59,10 @@ READ: dict[str, Query] = {
     "filter": lambda d: d[d.w > 0.5].groupby("k").v.sum(),
     "float32": lambda d: d[d.w <= 0.95].groupby("k").v.agg(["sum", "mean", "count"]),
     "product": lambda d: d.assign(z=d.v * (1 - d.w)).groupby("k").z.sum(),
-    "filtered product": lambda d: _filtered_product(d[d.w < 0.9]),
-    "two filters": lambda d: _on(d[d.w < 0.9], lambda e: e[e.v > 0]).groupby("k").v.mean(),
+    "filtered product": lambda d: (
+        d[d.w < 0.9].assign(z=lambda e: e.v * (1 - e.w)).groupby("k").agg({"z": "sum", "v": "mean"})
+    ),
+    "two filters": lambda d: d[d.w < 0.9].pipe(lambda e: e[e.v > 0]).groupby("k").v.mean(),
     "logic": lambda d: d[(d.i > 0) & ~d.b | (d.w > 0.9)].groupby("k").size(),
     "xor": lambda d: d[(d.i > 0) ^ d.b].groupby("k").size(),
     "between": lambda d: d[d.i.between(-3, 4, inclusive="left")].groupby("k").size(),
@@ -80,14 +80,6 @@ READ: dict[str, Query] = {
     "null keys": lambda d: d[d.w > 0.5].groupby("v", dropna=False).size(),
     "text": lambda d: d[d.w > 0.5].groupby(["s", "k"]).v.sum(),
 }
-
-
-def _on(frame: Any, step: Query) -> Any:
-    return step(frame)
-
-
-def _filtered_product(frame: Any) -> Any:
-    return frame.assign(z=frame.v * (1 - frame.w)).groupby("k").agg({"z": "sum", "v": "mean"})
 
 
 @pytest.mark.parametrize("name", READ)

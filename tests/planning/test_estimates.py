@@ -1,7 +1,5 @@
 """Estimates of the number of groups: what the planner learns and does before a query runs."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 from typing import Any
@@ -19,12 +17,7 @@ from dask_gpuagg.frontend import logical
 from dask_gpuagg.planning import route
 from dask_gpuagg.planning.chunks import STREAMED_READERS as IN_TASK
 from dask_gpuagg.planning.chunks import Chunks, Route, Routing
-from dask_gpuagg.planning.route import (
-    FEW_PARTITIONS,
-    _recent,
-    dtype_bound,
-    from_samples,
-)
+from dask_gpuagg.planning.route import FEW_PARTITIONS, _recent, dtype_bound, from_samples
 from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy
 from dask_gpuagg.reporting.runs import session
 from dask_gpuagg.tasks.tasks import ROWS_OF_A_SAMPLE, KeySample
@@ -105,14 +98,12 @@ class Recorded:
         return ("recorded", id(self))
 
 
-def make_and_plan(make, **config) -> tuple[Routing, list[int]]:
+def make_and_plan(make) -> tuple[Routing, list[int]]:
     """The decision about a query on a recorded input, and the partitions read for it."""
     read = Recorded(many)
-    ddf = dd.from_map(read, range(MANY), meta=many(0).iloc[:0])
-    query = make(ddf)
+    query = make(dd.from_map(read, range(MANY), meta=many(0).iloc[:0]))
     read.calls.clear()
-    with dask.config.set(config):
-        return decision_of(query), sorted(read.calls)
+    return decision_of(query), sorted(read.calls)
 
 
 class TestSampling:
@@ -137,9 +128,8 @@ class TestSampling:
         assert decision_of(ddf[ddf.k < 5][["k", "v"]].groupby("k").v.sum()).groups == 5
 
     def test_never(self):
-        decision, read = make_and_plan(
-            lambda d: d.groupby("k").v.sum(), **{"gpuagg.sample": "never"}
-        )
+        with dask.config.set({"gpuagg.sample": "never"}):
+            decision, read = make_and_plan(lambda d: d.groupby("k").v.sum())
         assert read == []
         assert (decision.route, decision.groups) == (Route.EXCHANGE, None)
         assert "gpuagg.sample" in decision.reason
@@ -175,10 +165,7 @@ class TestSampling:
         assert len(query.compute()) == 0
 
     def test_null_keys(self):
-        def part(i: int) -> pd.DataFrame:
-            return few(i).assign(k=lambda d: d.k.where(d.k > 2))
-
-        ddf = dd.from_map(part, range(MANY))
+        ddf = dd.from_map(lambda i: few(i).assign(k=lambda d: d.k.where(d.k > 2)), range(MANY))
         assert decision_of(ddf.groupby("k").v.sum()).groups == 4
         assert decision_of(ddf.groupby("k", dropna=False).v.sum()).groups == 5
 
@@ -392,13 +379,10 @@ def test_the_bound_of_a_dtype_holds_and_is_not_far_off(values, dtype):
     assert distinct <= dtype_bound(column.dtype) <= distinct + 1
 
 
-def sample_of(*keys: pd.Series) -> KeySample:
-    """All rows of a partition, whose keys are distinct."""
-    return KeySample(list(keys), len(keys[0]), len(keys[0]))
-
-
 def samples_of(*partitions) -> list[KeySample]:
-    return [sample_of(pd.Series(pd.unique(np.asarray(p)))) for p in partitions]
+    """All rows of partitions, whose keys are distinct."""
+    keys = [pd.Series(pd.unique(np.asarray(p))) for p in partitions]
+    return [KeySample([key], len(key), len(key)) for key in keys]
 
 
 class TestFromSamples:

@@ -1,7 +1,5 @@
 """Filters below a group-by: which are taken out of the frame, and answers as pandas has them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tree or exchange for chunks of GPUs, with workers of pandas in their place: tasks and hops."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -284,15 +282,11 @@ def test_workers_without_a_gpu_count_for_nothing(
     assert gpus() == (workers - 1, GPU_BYTES)
     assert gpus() == (workers - 1, GPU_BYTES)
     pdf = frame(100)
-    addresses = {w["name"]: i for i, w in enumerate(_sorted_workers(client))}
-    ddf = held(client, pdf, [i for name, i in addresses.items() if name])
+    names = [worker["name"] for _, worker in sorted(workers_of(client).items())]
+    ddf = held(client, pdf, [i for i, name in enumerate(names) if name])
     query = ddf.groupby("k").v.sum()
     assert decision_of(query).route is Route.TREE
     right(query, pdf)
-
-
-def _sorted_workers(client: Client) -> list[Any]:
-    return [w for _, w in sorted(workers_of(client).items())]
 
 
 def test_chunks_count_the_bytes_of_columns_that_they_compute(client: Client) -> None:

@@ -1,7 +1,5 @@
 """Chunks of partitions that this process holds: small ones share a task."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,14 +42,10 @@ def test_answers_are_those_of_a_task_for_each_partition(name: str) -> None:
 def test_each_thread_gets_a_chunk(threads: int) -> None:
     query = held(frame()).groupby("k").v.sum()
     with dask.config.set(num_workers=threads):
-        if threads == 1:
-            (node,) = nodes(query, GroupByChunkDirect)
-        else:
-            (node,) = nodes(query, GroupByChunks)
-        chunks = node.chunks
-    assert [len(bucket) for bucket in chunks.buckets] == [PARTITIONS // threads] * threads
+        (node,) = nodes(query, GroupByChunkDirect if threads == 1 else GroupByChunks)
+    assert [len(bucket) for bucket in node.chunks.buckets] == [PARTITIONS // threads] * threads
     noun = "task" if threads == 1 else "tasks"
-    assert str(chunks) == f"{PARTITIONS} partitions in {threads} {noun} on 1 worker"
+    assert str(node.chunks) == f"{PARTITIONS} partitions in {threads} {noun} on 1 worker"
 
 
 def test_only_the_bytes_of_columns_that_are_read_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """Physical nodes: few partitions make a tree, partials of many are joined before an exchange."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -21,29 +19,20 @@ def frame(rows: int) -> pd.DataFrame:
     return pd.DataFrame({"k": rng.integers(0, 50, rows), "v": rng.integers(0, 9, rows)})
 
 
-def tasks_of(query: Any) -> int:
-    return len(query.optimize().__dask_graph__())
-
-
 @pytest.mark.parametrize("name", ["median", "nunique"])
 def test_tasks_are_few_for_each_partition(name: str) -> None:
     data = frame(1_200)
     many = dd.from_pandas(data, npartitions=300).groupby("k").agg({"v": [name]})
-    assert tasks_of(many) < 30 * 300
+    assert number_of_tasks(many) < 30 * 300
     expected = data.groupby("k").agg({"v": [name]})
     pd.testing.assert_frame_equal(many.compute().sort_index(), expected, check_dtype=False)
 
 
-def test_explain_counts_the_joined_ones() -> None:
-    many = dd.from_pandas(frame(1_200), npartitions=300).groupby("k").v.median()
-    (one,) = dask_gpuagg.explain(many).groupbys
-    assert dict(one.physical.tasks)["combine"] == 13
-
-
-def test_partials_of_few_partitions_are_not_joined() -> None:
-    few = dd.from_pandas(frame(1_200), npartitions=40).groupby("k").v.median()
-    (one,) = dask_gpuagg.explain(few).groupbys
-    assert "combine" not in dict(one.physical.tasks)
+@pytest.mark.parametrize(("npartitions", "joined"), [(300, 13), (40, None)])
+def test_explain_counts_the_joined_ones(npartitions: int, joined: int | None) -> None:
+    query = dd.from_pandas(frame(1_200), npartitions=npartitions).groupby("k").v.median()
+    (one,) = dask_gpuagg.explain(query).groupbys
+    assert dict(one.physical.tasks).get("combine") == joined
 
 
 FILES = 20

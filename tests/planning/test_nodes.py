@@ -1,7 +1,5 @@
 """Planned queries as collections: their nodes, what is read, and what can be done with them."""
 
-from __future__ import annotations
-
 import pickle
 from types import SimpleNamespace
 from typing import ClassVar
@@ -21,12 +19,7 @@ import dask_gpuagg
 from dask_gpuagg.plan import Requested
 from dask_gpuagg.planning import lower
 from dask_gpuagg.planning.chunks import Chunks
-from dask_gpuagg.planning.nodes import (
-    GroupByExchange,
-    GroupByGather,
-    GroupByMerge,
-    Promised,
-)
+from dask_gpuagg.planning.nodes import GroupByExchange, GroupByGather, GroupByMerge, Promised
 from dask_gpuagg.reporting.runs import session
 from tests.comparison import same
 from tests.data import plan_of
@@ -225,37 +218,37 @@ class TestResults:
         assert (query.dtypes == computed.dtypes).all()
 
 
-class TestArithmetic:
-    """Results of several group-bys combined row by row."""
+def many_groups():
+    def part(i: int) -> pd.DataFrame:
+        rng = np.random.default_rng(i)
+        return pd.DataFrame({"k": rng.integers(0, 5000, 500), "v": rng.random(500)})
 
-    def ddf(self):
-        def part(i: int) -> pd.DataFrame:
-            rng = np.random.default_rng(i)
-            return pd.DataFrame({"k": rng.integers(0, 5000, 500), "v": rng.random(500)})
+    return dd.from_map(part, range(40))
 
-        return dd.from_map(part, range(40))
 
-    QUERIES: ClassVar = {
-        "different numbers of groups": lambda d, **options: (
-            d[d.k < 2000].groupby("k").v.sum() / d.groupby("k").v.sum()
-        ),
-        "one number of outputs given": lambda d, **options: (
-            d.groupby("k").v.sum(**options) / d[d.k < 4000].groupby("k").v.count()
-        ),
-        "one repartitioned": lambda d, **options: (
-            repartitioned(d.groupby("k").v.sum(), options) / d.groupby("k").v.sum()
-        ),
-        "another repartitioned": lambda d, **options: (
-            d.groupby("k").v.count() / repartitioned(d.groupby("k").v.sum(), options)
-        ),
-    }
+# results of several group-bys combined row by row
+ARITHMETIC = {
+    "different numbers of groups": lambda d, **options: (
+        d[d.k < 2000].groupby("k").v.sum() / d.groupby("k").v.sum()
+    ),
+    "one number of outputs given": lambda d, **options: (
+        d.groupby("k").v.sum(**options) / d[d.k < 4000].groupby("k").v.count()
+    ),
+    "one repartitioned": lambda d, **options: (
+        repartitioned(d.groupby("k").v.sum(), options) / d.groupby("k").v.sum()
+    ),
+    "another repartitioned": lambda d, **options: (
+        d.groupby("k").v.count() / repartitioned(d.groupby("k").v.sum(), options)
+    ),
+}
 
-    @pytest.mark.parametrize("nbytes", [16_000, 10**8])
-    @pytest.mark.parametrize("name", QUERIES)
-    def test_results_are_aligned(self, name, nbytes):
-        with pieces_of(nbytes):
-            got = self.QUERIES[name](self.ddf(), split_out=3).compute()
-        same(got, self.QUERIES[name](self.ddf().compute()))
+
+@pytest.mark.parametrize("nbytes", [16_000, 10**8])
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_results_are_aligned(name, nbytes):
+    with pieces_of(nbytes):
+        got = ARITHMETIC[name](many_groups(), split_out=3).compute()
+    same(got, ARITHMETIC[name](many_groups().compute()))
 
 
 def repartitioned(result, options):

@@ -1,11 +1,7 @@
 """Distinct values on a cluster: one task merges few distinct pairs, several merge many."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from typing import Any
 
-import dask
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
@@ -23,13 +19,10 @@ ROWS = 2_000
 
 
 @pytest.fixture(autouse=True)
-def _between_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _between_processes(raising: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plan as where partials travel between processes; samples are taken in this one."""
     route._recent.clear()
     shuffled_by(monkeypatch, "p2p")
-    here = {"scheduler": "synchronous", "gpuagg.fallback": "raise"}
-    with dask_gpuagg.enabled(), dask.config.set(here):
-        yield
 
 
 def shuffled_by(monkeypatch: pytest.MonkeyPatch, method: str) -> None:

@@ -1,7 +1,5 @@
 """Tree or exchange, by the number of partitions, groups and bytes."""
 
-from __future__ import annotations
-
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd

@@ -1,7 +1,5 @@
 """Tests of the reports, and sinks for other tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

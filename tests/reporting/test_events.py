@@ -1,7 +1,5 @@
 """Events go to those who have registered for them, and cost no query."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

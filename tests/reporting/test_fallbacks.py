@@ -1,7 +1,5 @@
 """The line that a warning points at."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 from collections.abc import Callable
@@ -11,11 +9,7 @@ import dask
 import pytest
 
 from dask_gpuagg.reporting.events import dry_run
-from dask_gpuagg.reporting.fallbacks import (
-    FallbackWarning,
-    UnsupportedGroupBy,
-    note_fallback,
-)
+from dask_gpuagg.reporting.fallbacks import FallbackWarning, UnsupportedGroupBy, note_fallback
 from dask_gpuagg.reporting.runs import session
 from tests.running import run_python
 
@@ -87,11 +81,8 @@ def test_nothing_happens_in_a_dry_run():
 
 def test_raise_names_the_cause():
     error = ZeroDivisionError()
-    with (
-        dask.config.set({"gpuagg.fallback": "raise"}),
-        pytest.raises(
-            UnsupportedGroupBy, match=r"group-by \.sum\(\) runs with stock Dask: why"
-        ) as e,
-    ):
+    text = r"group-by \.sum\(\) runs with stock Dask: why"
+    refused = pytest.raises(UnsupportedGroupBy, match=text)
+    with dask.config.set({"gpuagg.fallback": "raise"}), refused as e:
         note_fallback("name", ".sum()", "why", cause=error)
     assert e.value.__cause__ is error

@@ -1,7 +1,5 @@
 """What is remembered of the kernels' calls."""
 
-from __future__ import annotations
-
 import dask.dataframe as dd
 import msgpack
 import numpy as np
@@ -15,14 +13,7 @@ from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.decomposition import make_plan
 from dask_gpuagg.explain import explain
 from dask_gpuagg.plan import Column, Plan, Requested
-from dask_gpuagg.reporting.runs import (
-    activity,
-    forget,
-    note_run,
-    runs_here,
-    subject,
-    task,
-)
+from dask_gpuagg.reporting.runs import activity, forget, note_run, runs_here, subject, task
 from tests.data import plan_of
 
 DECISION = Decision(kernel="hgb", why="few", estimate=KeySummary(90, 100, 0.0, 0.1))

@@ -1,7 +1,5 @@
 """A device of a stream whose memory is the host's, and limited: the logic without a GPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Host columns as they are copied and come back, and their rows in batches."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Copies through pinned buffers, by a driver whose device is the host's memory."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -138,9 +136,7 @@ def test_an_error_is_raised_when_no_copy_runs_any_more(monkeypatch: pytest.Monke
     assert device.all()
 
 
-def test_an_interrupt_is_raised_when_no_copy_runs_any_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_interrupt_is_raised_when_no_copy_runs_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """The threads would write to memory that is released with what has called them."""
     fake = Driver()
     made = pinned(monkeypatch, fake, [])

@@ -1,7 +1,5 @@
 """The pool of a stream, with RMM and the driver replaced."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from types import SimpleNamespace

@@ -1,8 +1,7 @@
 """Batches, merges and the steps down where device memory lacks, without a GPU."""
 
-from __future__ import annotations
-
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -81,7 +80,8 @@ def streamed(pieces: list[pd.DataFrame], asked: Any, device: FakeDevice) -> list
     return made
 
 
-@given(
+cases = st.builds(
+    SimpleNamespace,
     lengths=st.lists(st.integers(0, 60), min_size=1, max_size=6),
     groups=st.integers(1, 40),
     nbytes=st.integers(1, 2_000),
@@ -92,30 +92,21 @@ def streamed(pieces: list[pd.DataFrame], asked: Any, device: FakeDevice) -> list
     null_keys=st.sampled_from([0.0, 0.0, 0.3, 1.0]),
     spilled=st.sampled_from([0, 1 << 40]),
 )
-def test_every_way_down_gives_the_same_groups(
-    lengths: list[int],
-    groups: int,
-    nbytes: int,
-    limit: int,
-    most: int,
-    ordered: bool,
-    undivided: int,
-    null_keys: float,
-    spilled: int,
-) -> None:
-    pieces = [frame(rows, groups, seed) for seed, rows in enumerate(lengths)]
-    if null_keys:
-        rng = np.random.default_rng(groups)
-        pieces = [
-            p.assign(k=p.k.astype(float).mask(rng.random(len(p)) < null_keys)) for p in pieces
-        ]
-    asked = ASKED if ordered else [name for name in ASKED if name not in ("first", "last")]
+
+
+@given(cases)
+def test_every_way_down_gives_the_same_groups(case: Any) -> None:
+    pieces = [frame(rows, case.groups, seed) for seed, rows in enumerate(case.lengths)]
+    if case.null_keys:
+        rng, share = np.random.default_rng(case.groups), case.null_keys
+        pieces = [p.assign(k=p.k.astype(float).mask(rng.random(len(p)) < share)) for p in pieces]
+    asked = ASKED if case.ordered else [name for name in ASKED if name not in ("first", "last")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream, "_LEAST_ROWS", 8)
         patch.setattr(stream, "_FEW_ROWS", 16)
-        patch.setattr(stream, "MOST_GROUPS", undivided)
-        patch.setattr(stream, "_SPILLED_BYTES", spilled)
-        streamed(pieces, asked, FakeDevice(Sizes(nbytes, most), limit))
+        patch.setattr(stream, "MOST_GROUPS", case.undivided)
+        patch.setattr(stream, "_SPILLED_BYTES", case.spilled)
+        streamed(pieces, asked, FakeDevice(Sizes(case.nbytes, case.most), case.limit))
 
 
 def test_tables_without_groups_are_not_held() -> None:
@@ -220,18 +211,13 @@ def test_parts_with_other_bins_of_exact_sums_lose_none(
     assert dict(found["sum"]) == dict(theirs["sum"])
 
 
-def divide_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "_FEW_ROWS", 100)
-    monkeypatch.setattr(stream, "MOST_GROUPS", 1_000)
-    monkeypatch.setattr(stream, "PARTS", 4)
-
-
 @pytest.mark.parametrize("asked", [("sum", "min", "var"), ("sum", "first", "last")])
 def test_many_groups_are_divided_and_merged_part_by_part(
     asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They stay on the device, and leave it as one partial."""
-    divide_soon(monkeypatch)
+    for name, value in {"_FEW_ROWS": 100, "MOST_GROUPS": 1_000, "PARTS": 4}.items():
+        monkeypatch.setattr(stream, name, value)
     pieces = [frame(1_000, 3_000, seed) for seed in range(12)]
     device = FakeDevice(Sizes(16_000, 16_000, kept=1 << 20))
     (made,) = streamed(pieces, asked, device)

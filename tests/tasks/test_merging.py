@@ -1,7 +1,5 @@
 """Partials to one: part by part where memory lacks, and of other dtypes than promised."""
 
-from __future__ import annotations
-
 import weakref
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -16,7 +14,6 @@ from hypothesis import strategies as st
 from dask_gpuagg.decomposition import retyped
 from dask_gpuagg.engines.device import memory
 from dask_gpuagg.engines.device.memory import OutOfDeviceMemory
-from dask_gpuagg.engines.host import engine
 from dask_gpuagg.engines.host import engine as host
 from dask_gpuagg.engines.host.dtypes import common_dtype
 from dask_gpuagg.plan import Plan, Requested
@@ -214,17 +211,15 @@ class Watching(Short):
         return host.stack(tables)
 
     def combine_tables(self, tables: Any, plan: Any, least: int | None = None) -> Any:
-        self.seen.append(sum(of() is not None for of in self.there))
-        self.least.append(least)
-        return host.combine(self._several(tables), plan)
+        return host.combine(self._several(tables, least), plan)
 
     def finalize_tables(self, tables: Any, plan: Any, meta: Any, least: int | None = None) -> Any:
+        return host.finalize(self._several(tables, least), plan, meta)
+
+    def _several(self, tables: Any, least: int | None) -> Any:
+        """The host takes the groups of a single partial for distinct, the device merges them."""
         self.seen.append(sum(of() is not None for of in self.there))
         self.least.append(least)
-        return host.finalize(self._several(tables), plan, meta)
-
-    def _several(self, tables: Any) -> Any:
-        """The host takes the groups of a single partial for distinct, the device merges them."""
         if len(tables) > 1 or set(tables[0]) != {"groups"}:
             return tables
         groups = tables[0]["groups"]
@@ -263,10 +258,11 @@ def test_a_copy_of_partials_is_merged_in_parts_where_memory_lacks(
     plan, _, tables, expected = case_of(("sum", "first", "count"), 400, 400, 400)
 
     class Small(Watching):
-        def _several(self, tables: Any) -> Any:
+        def _several(self, tables: Any, least: int | None) -> Any:
+            several = super()._several(tables, least)
             if sum(len(table["groups"]) for table in tables) > 30:
                 raise MemoryError("Requested bytes 1")
-            return super()._several(tables)
+            return several
 
     engine = Small(tables)
     monkeypatch.setattr(partials, "engine_of", lambda _: engine)
@@ -394,20 +390,20 @@ class TestAsFound:
     def test_a_column_has_a_dtype_of_its_own(self, case: str):
         values, promised, dtype, reported = AS_FOUND[case]
         values.index = values.index + 3
-        got, result = reconciled_dtype(values, dtype_of(promised), engine)
+        got, result = reconciled_dtype(values, dtype_of(promised), host)
         assert got.dtype == dtype_of(dtype)
         assert result == dtype_of(reported)
         pd.testing.assert_index_equal(got.index, values.index)
 
     def test_as_promised(self):
         values = pd.Series([1, 2])
-        assert reconciled_dtype(values, np.dtype("int64"), engine)[0] is values
+        assert reconciled_dtype(values, np.dtype("int64"), host)[0] is values
 
     @pytest.mark.parametrize("make", [pd.Timestamp, pd.Timedelta])
     def test_times_among_objects_keep_their_own_unit(self, make: Any):
         promised = "datetime64[s]" if make is pd.Timestamp else "timedelta64[s]"
         values = of_objects(make(1, unit="s"), None, make(5, unit="ms"))
-        got, result = reconciled_dtype(values, dtype_of(promised), engine)
+        got, result = reconciled_dtype(values, dtype_of(promised), host)
         assert got.dtype == result != dtype_of(promised)  # milliseconds do not fit the promise
         assert result.kind == dtype_of(promised).kind
 
@@ -437,11 +433,10 @@ def test_common_dtype(dtypes: list[Any], expected: Any):
     assert common_dtype(dtypes) == dtype_of(expected)
 
 
-class TestSources:
-    @pytest.mark.parametrize("other", ["int64", "m8[s]"])
-    def test_states_of_other_fields_or_units_do_not_merge(self, other: str):
-        with pytest.raises(TypeError, match=r"column 'v'.*cannot be aggregated"):
-            sources(plan_by(other, "mean"), plan_by("M8[s]", "mean"))
+@pytest.mark.parametrize("other", ["int64", "m8[s]"])
+def test_states_of_other_fields_or_units_do_not_merge(other: str):
+    with pytest.raises(TypeError, match=r"column 'v'.*cannot be aggregated"):
+        sources(plan_by(other, "mean"), plan_by("M8[s]", "mean"))
 
 
 @given(
@@ -461,7 +456,7 @@ def test_sums_in_halves_take_another_unit(ticks: int, ratio: int, more: int):
 def found_partial(plan: Plan, keys: list[int], values: pd.Series) -> dict[str, Any]:
     own = retyped(plan, [values.dtype])
     frame = pd.DataFrame({"k": keys, "v": values})
-    tables = engine.partial([frame.k], [frame.v], frame.index, own)
+    tables = host.partial([frame.k], [frame.v], frame.index, own)
     return tables if own == plan else tables | {DTYPES: (values.dtype,)}
 
 
@@ -471,9 +466,9 @@ class TestUnify:
         far = pd.Series(pd.to_datetime(["2200-01-01"] * 3)).astype("datetime64[s]")
         near = pd.Series(pd.to_datetime(["2200-01-01T00:00:00.000000004"])).astype("datetime64[ns]")
         partials = [found_partial(plan, [1] * 3, far), found_partial(plan, [1], near)]
-        tables, together, _ = unify(partials, plan, engine)
+        tables, together, _ = unify(partials, plan, host)
         meta = pd.DataFrame({"mean": far[:0]})
-        got = engine.finalize(tables, together, meta)
+        got = host.finalize(tables, together, meta)
         assert got["mean"].dtype == "datetime64[ns]"
         # a mean in nanoseconds is rounded to a float64 of as many
         assert abs(got["mean"].iloc[0] - far.iloc[0]) < pd.Timedelta(2048, "ns")
@@ -481,12 +476,9 @@ class TestUnify:
     def test_sums_of_signed_and_unsigned_integers_are_exact(self):
         plan = plan_by("int64", "sum")
         unsigned = pd.Series([2**32 - 1], dtype="uint32")
-        partials = [
-            found_partial(plan, [1], pd.Series([2**60])),
-            found_partial(plan, [1], unsigned),
-        ]
-        tables, together, _ = unify(partials, plan, engine)
-        got = engine.finalize(tables, together, pd.DataFrame({"sum": [0]})[:0])
+        partials = [found_partial(plan, [1], some) for some in (pd.Series([2**60]), unsigned)]
+        tables, together, _ = unify(partials, plan, host)
+        got = host.finalize(tables, together, pd.DataFrame({"sum": [0]})[:0])
         assert got["sum"].tolist() == [2**60 + 2**32 - 1]
 
     def test_dtypes_without_a_common_state_raise(self):
@@ -496,4 +488,4 @@ class TestUnify:
             found_partial(plan, [1], pd.Series([Decimal(1)], dtype=DECIMAL[12, 2])),
         ]
         with pytest.raises(TypeError, match=r"column 'v'.*datetime64\[ns\].*object"):
-            unify(partials, plan, engine)
+            unify(partials, plan, host)

@@ -28,7 +28,7 @@ from dask_gpuagg.tasks import partials as module
 from dask_gpuagg.tasks.reading import ACTIVITY, ROWS_DONE, reading, show_progress
 from tests.comparison import same
 from tests.data import plan_of
-from tests.planning.test_chunks import QUERIES, frame, nodes
+from tests.planning.test_chunks import frame, nodes
 from tests.workers import workers_of
 
 pytestmark = pytest.mark.usefixtures("plugin")
@@ -50,27 +50,6 @@ def parts(run: Any, number: int) -> list[Any]:
         ((Task(("t", i), run, i),), ((True, ("t", i)), (False, None), (False, "k")))
         for i in range(number)
     ]
-
-
-# rows of files have labels that repeat
-@pytest.mark.parametrize(
-    ("name", "filesystem", "chunk"),
-    [
-        (name, *[("fsspec", 4), ("arrow", 100)][i % 2])
-        for i, name in enumerate(QUERIES)
-        if name != "function as key"
-    ],
-)
-def test_answers_are_those_of_a_task_for_each_file(
-    folder: Path, filesystem: str, chunk: int, name: str
-) -> None:
-    ddf = dd.read_parquet(folder, filesystem=filesystem)
-    with dask.config.set({"scheduler": "synchronous"}):
-        expected = QUERIES[name](ddf).compute()
-        with dask.config.set({"gpuagg.chunk": chunk}):
-            query = QUERIES[name](ddf)
-            assert not nodes(query, GroupByPartial)
-            same(query.compute(), expected)
 
 
 def test_filters_and_new_columns_run_inside(folder: Path) -> None:

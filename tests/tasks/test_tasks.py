@@ -1,7 +1,5 @@
 """Keys of some rows of a partition."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -5,8 +5,6 @@ Tests that fail are run again with the plugin off, for Dask's suites have failur
 some machines; those that pass then are ours, and so is a share of planned group-bys below 99 %.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

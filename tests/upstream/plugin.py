@@ -7,8 +7,6 @@ fails: stock Dask passes its own tests, so passing says nothing of what was neve
 ``python -m tests.upstream`` runs the suites twice with it, and tells our failures from Dask's.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """``GpuWorker``: it reports, and does no harm where there is no GPU."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 import itertools

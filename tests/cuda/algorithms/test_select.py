@@ -1,7 +1,5 @@
 """What decides on selection: its brackets, its stride and where it is faster than a sort."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One table in global memory, without a GPU."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

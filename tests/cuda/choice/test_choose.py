@@ -1,7 +1,5 @@
 """From numbers to a kernel and its geometry: what must hold whatever the sample said."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import replace

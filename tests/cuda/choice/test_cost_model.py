@@ -1,7 +1,5 @@
 """The cost model: what it must be whatever the constants, and how well those of an H200 choose."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Constants of devices: kept, read again, and not used for another device or other kernels."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -120,9 +118,7 @@ def test_files_without_a_value_are_ignored(name: str, cache: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", "null", b"\xff", "[" * 50_000],
-    ids=lambda text: repr(text[:8]),
+    "text", ["", "{", "[]", "null", b"\xff", "[" * 50_000], ids=lambda text: repr(text[:8])
 )
 def test_broken_files_are_ignored(text: str | bytes, cache: Path) -> None:
     ignored_with_one_warning(text)

@@ -1,7 +1,5 @@
 """Tables: windows of keys from a narrow range, and those for which memory suffices."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

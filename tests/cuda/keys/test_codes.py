@@ -1,7 +1,5 @@
 """Keys of few possible values as numbers: the plan, and what the kernels make of it, in Python."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Narrower forms of wide keys."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from types import SimpleNamespace

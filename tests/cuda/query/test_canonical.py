@@ -1,7 +1,5 @@
 """Queries that differ in order alone are one, and what was asked for is found in it again."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """What the host derives from a query before anything is compiled."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 
@@ -11,13 +9,7 @@ from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.query.forms import BY_ROW, FORMS, HASHED, PACKED, WIDE, Form
 from dask_gpuagg.cuda.query.query import Query
-from dask_gpuagg.cuda.query.types import (
-    STATE_BYTES,
-    TYPE_BYTES,
-    KernelState,
-    KeyPart,
-    ValuePart,
-)
+from dask_gpuagg.cuda.query.types import STATE_BYTES, TYPE_BYTES, KernelState, KeyPart, ValuePart
 from tests.cuda.specialisations import TABLE
 
 key_parts = st.tuples(st.sampled_from(list(TYPE_BYTES)), st.booleans()).map(lambda of: KeyPart(*of))

@@ -1,7 +1,5 @@
 """The structs that host and device share: one table for both."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 

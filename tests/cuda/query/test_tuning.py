@@ -1,7 +1,5 @@
 """The constants that host and device share, and the sizes of a query's kernels."""
 
-from __future__ import annotations
-
 import re
 
 from dask_gpuagg.cuda.query import tuning

@@ -1,7 +1,5 @@
 """What the tests of the kernel cache share."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Fixtures of the kernel cache."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

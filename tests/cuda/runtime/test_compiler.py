@@ -1,7 +1,5 @@
 """Every specialisation compiles for every architecture, and the cache of what was compiled."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Sequence
@@ -171,10 +169,7 @@ def test_sorting_compiles(architecture: str) -> None:
 
 @pytest.mark.parametrize(
     ("ctype", "ticks", "architecture"),
-    [
-        ("f64", False, "sm_90"),
-        *(("i64", True, architecture) for architecture in ARCHITECTURES),
-    ],
+    [("f64", False, "sm_90"), *(("i64", True, architecture) for architecture in ARCHITECTURES)],
 )
 def test_selecting_compiles(ctype: str, ticks: bool, architecture: str) -> None:
     unit = selecting(ctype, ticks)

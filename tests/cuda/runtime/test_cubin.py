@@ -1,7 +1,5 @@
 """Entries of the kernel cache: each is whole and of its own source, and is compiled once."""
 
-from __future__ import annotations
-
 import itertools
 import multiprocessing
 import shutil

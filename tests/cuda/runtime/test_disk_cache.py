@@ -1,7 +1,5 @@
 """Directories of the kernel cache: which are trusted, read, written and kept small."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import pwd
@@ -16,9 +14,7 @@ import dask
 import pytest
 
 from dask_gpuagg.cuda.runtime import disk_cache
-from dask_gpuagg.cuda.runtime.compiler import (
-    cubin,
-)
+from dask_gpuagg.cuda.runtime.compiler import cubin
 from tests.cuda.runtime.caching import TINY, entries, other, warned
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC's bindings are not installed")

@@ -1,7 +1,5 @@
 """Machines without a GPU, a driver or the bindings: a reason, and no traceback."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import queue

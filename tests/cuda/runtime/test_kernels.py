@@ -1,7 +1,5 @@
 """Kernels that are compiled, loaded and launched, or cannot be, without a GPU."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +24,8 @@ from dask_gpuagg.cuda.runtime.kernels import Kernels, kernels_of
 from tests.cuda.specialisations import TABLE
 from tests.running import run_python
 
-pytest.importorskip("cuda.bindings.runtime", reason="CUDA's bindings are not installed")
+bindings = pytest.importorskip("cuda.bindings.driver", reason="CUDA's bindings are not installed")
+SUCCESS, FULL = bindings.CUresult.CUDA_SUCCESS, bindings.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 
 DEVICE = Device(0, "none", "sm_90", 132, 227 << 10)
 CODE = Compiled(b"code", {kernel: f"lowered {kernel}" for kernel in ("hgb", "fold")})
@@ -37,11 +36,12 @@ CODE = Compiled(b"code", {kernel: f"lowered {kernel}" for kernel in ("hgb", "fol
 
 def compile_by(
     monkeypatch: pytest.MonkeyPatch, cubin: Callable[[TranslationUnit, str], Compiled]
-) -> None:
-    """Compile by another function, alone and side by side, whatever the user's cache holds."""
+) -> Kernels:
+    """The kernels of a query, compiled by another function whatever the user's cache holds."""
     monkeypatch.setattr(kernels_module, "cached", lambda *_: None)
     monkeypatch.setattr(kernels_module, "cubin", cubin)
     monkeypatch.setattr(compiler, "cubin", cubin)
+    return Kernels(TABLE["1 aggregation by int64"], DEVICE)
 
 
 def test_failed_unit_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,22 +67,16 @@ def test_failed_unit_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_code_rejected_by_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cuda.bindings import driver as bindings
-
     status = bindings.CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU
-    compile_by(monkeypatch, lambda unit, architecture: CODE)
+    kernels = compile_by(monkeypatch, lambda unit, architecture: CODE)
     monkeypatch.setattr(bindings, "cuLibraryLoadData", lambda *_: (status, None))
-    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
     with pytest.raises(KernelsUnavailable, match=r"driver does not take.*NO_BINARY_FOR_GPU"):
         kernels.prepare("core")
 
 
 def test_load_without_memory_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cuda.bindings import driver as bindings
-
     compiled, loaded = [], []
-    full, success = bindings.CUresult.CUDA_ERROR_OUT_OF_MEMORY, bindings.CUresult.CUDA_SUCCESS
-    answers = [(full, None), (full, None), (success, 7)]
+    answers = [(FULL, None), (FULL, None), (SUCCESS, 7)]
 
     def compile_unit(unit: TranslationUnit, architecture: str) -> Compiled:
         compiled.append(unit)
@@ -92,9 +86,8 @@ def test_load_without_memory_is_retried(monkeypatch: pytest.MonkeyPatch) -> None
         loaded.append(code)
         return answers[len(loaded) - 1]
 
-    compile_by(monkeypatch, compile_unit)
+    kernels = compile_by(monkeypatch, compile_unit)
     monkeypatch.setattr(bindings, "cuLibraryLoadData", load)
-    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
     for _ in range(2):
         with pytest.raises(KernelsUnavailable, match="memory does not suffice"):
             kernels.prepare("core")
@@ -106,8 +99,6 @@ def test_load_without_memory_is_retried(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_units_of_several_queries_are_prepared_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cuda.bindings import driver as bindings
-
     together, loaded = Barrier(4), []
 
     def wait(unit: TranslationUnit, architecture: str) -> Compiled:
@@ -116,7 +107,7 @@ def test_units_of_several_queries_are_prepared_together(monkeypatch: pytest.Monk
 
     def load(code: bytes, *_: Any) -> Any:
         loaded.append(code)
-        return bindings.CUresult.CUDA_SUCCESS, len(loaded)
+        return SUCCESS, len(loaded)
 
     compile_by(monkeypatch, wait)
     slots = Semaphore(4)
@@ -142,19 +133,12 @@ def test_first_units_are_those_of_a_query() -> None:
 
 
 @pytest.mark.parametrize("call", ["cuLibraryGetKernel", "cuLaunchKernel"])
-def test_lazy_load_without_memory(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cuda.bindings import driver as bindings
-
-    full, success = bindings.CUresult.CUDA_ERROR_OUT_OF_MEMORY, bindings.CUresult.CUDA_SUCCESS
-    compile_by(monkeypatch, lambda unit, architecture: CODE)
-    monkeypatch.setattr(bindings, "cuLibraryLoadData", lambda *_: (success, 7))
-    monkeypatch.setattr(bindings, "cuLibraryGetKernel", lambda *_: (success, 7))
-    monkeypatch.setattr(bindings, "cuKernelGetAttribute", lambda *_: (success, 0))
-    monkeypatch.setattr(bindings, "cuKernelSetAttribute", lambda *_: (success,))
-    monkeypatch.setattr(bindings, "cuLaunchKernel", lambda *_: (success,))
-    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
+def test_lazy_load_without_memory(
+    call: str, loads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = compile_by(monkeypatch, lambda unit, architecture: CODE)
     with monkeypatch.context() as patch:
-        patch.setattr(bindings, call, lambda *_: (full, None))
+        patch.setattr(bindings, call, lambda *_: (FULL, None))
         with pytest.raises(KernelsUnavailable, match="OUT_OF_MEMORY"):
             kernels.launch("hgb", 1, 32, 0)
     kernels.launch("hgb", 1, 32, 0)
@@ -174,19 +158,17 @@ def test_a_query_has_one_set_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kernels that were launched, by a driver that does nothing."""
-    from cuda.bindings import driver as bindings
-
-    success, launched = bindings.CUresult.CUDA_SUCCESS, []
+    launched = []
 
     def get(handle: int, name: bytes) -> tuple[Any, int]:
         launched.append(name.decode())
-        return success, 7
+        return SUCCESS, 7
 
-    monkeypatch.setattr(bindings, "cuLibraryLoadData", lambda *_: (success, 7))
+    monkeypatch.setattr(bindings, "cuLibraryLoadData", lambda *_: (SUCCESS, 7))
     monkeypatch.setattr(bindings, "cuLibraryGetKernel", get)
-    monkeypatch.setattr(bindings, "cuKernelGetAttribute", lambda *_: (success, 0))
-    monkeypatch.setattr(bindings, "cuKernelSetAttribute", lambda *_: (success,))
-    monkeypatch.setattr(bindings, "cuLaunchKernel", lambda *_: (success,))
+    monkeypatch.setattr(bindings, "cuKernelGetAttribute", lambda *_: (SUCCESS, 0))
+    monkeypatch.setattr(bindings, "cuKernelSetAttribute", lambda *_: (SUCCESS,))
+    monkeypatch.setattr(bindings, "cuLaunchKernel", lambda *_: (SUCCESS,))
     return launched
 
 
@@ -201,8 +183,7 @@ def test_a_launch_waits_for_no_other_unit(
             assert finish.wait(60)
         return CODE
 
-    compile_by(monkeypatch, compile_unit)
-    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
+    kernels = compile_by(monkeypatch, compile_unit)
     with ThreadPoolExecutor(1) as pool:
         fold = pool.submit(kernels.launch, "fold", 1, 32, 0)
         assert compiling.wait(60)
@@ -255,8 +236,7 @@ def test_a_call_that_does_not_wait_is_served_later(
         assert finish.wait(60)
         return CODE
 
-    compile_by(monkeypatch, compile_unit)
-    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
+    kernels = compile_by(monkeypatch, compile_unit)
     with waiting(False):
         for _ in range(2):
             with pytest.raises(KernelsCompiling, match="unit hgb"):
@@ -278,8 +258,7 @@ def test_a_call_that_waits_joins_what_has_begun(
         assert finish.wait(60)
         return CODE
 
-    compile_by(monkeypatch, compile_unit)
-    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
+    kernels = compile_by(monkeypatch, compile_unit)
     assert not kernels.begin("hgb")
     threading.Timer(0.1, finish.set).start()
     kernels.launch("hgb", 1, 32, 0)
@@ -303,8 +282,7 @@ def test_a_failure_in_the_background_is_one_for_later_calls(
     def compile_unit(unit: TranslationUnit, architecture: str) -> Compiled:
         raise CompileError("no such instruction")
 
-    compile_by(monkeypatch, compile_unit)
-    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
+    kernels = compile_by(monkeypatch, compile_unit)
     kernels.begin("hgb")
     assert kernels._code["hgb"].exception(60)
     with waiting(False), pytest.raises(KernelsUnavailable, match="no such instruction") as raised:
@@ -376,8 +354,7 @@ def test_what_fails_by_another_error_is_tried_again_by_the_call(
             raise OSError("the disk is full")
         return CODE
 
-    compile_by(monkeypatch, compile_unit)
-    kernels = Kernels(TABLE["1 aggregation by int64"], DEVICE)
+    kernels = compile_by(monkeypatch, compile_unit)
     kernels.begin("hgb")
     assert isinstance(kernels._code["hgb"].exception(60), OSError)
     with waiting(False):

@@ -1,7 +1,5 @@
 """Machine code that a wheel brings: who takes it, and who does not."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Reuse of the decision of the previous partition."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,15 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_gpuagg.cuda.call import Run
-from dask_gpuagg.cuda.choice.decision import (
-    Decision,
-    Direct,
-    Hgb,
-    Lphga,
-    Pgb,
-    PgbFold,
-    Sgb,
-)
+from dask_gpuagg.cuda.choice.decision import Decision, Direct, Hgb, Lphga, Pgb, PgbFold, Sgb
 from dask_gpuagg.cuda.choice.summary import KeySummary
 from dask_gpuagg.cuda.keys.ranges import RangedKeys
 from dask_gpuagg.cuda.query.forms import STEPPED
@@ -69,16 +59,9 @@ def alike(seen: Numbers, of: Numbers, decision: Decision = HGB) -> bool:
     )
 
 
-def call_of(
-    rows: int = ROWS,
-    values: float | None = 1.0,
-    kernels: Any = "kernels",
-    key_labels: Any = ("a",),
-    codes: Any = None,
-) -> Any:
-    return SimpleNamespace(
-        kernels=kernels, rows=rows, values=values, key_labels=key_labels, codes=codes
-    )
+def call_of(rows: int = ROWS, **other: Any) -> Any:
+    call = {"kernels": "kernels", "values": 1.0, "key_labels": ("a",), "codes": None}
+    return SimpleNamespace(rows=rows, **call | other)
 
 
 @pytest.fixture(autouse=True)
@@ -266,13 +249,7 @@ SKEWED = replace(EVEN, skewed=True)
 
 @pytest.mark.parametrize(
     ("decision", "spilled"),
-    [
-        (None, 0),
-        (SORTED, 0),
-        (GLOBAL, 0),
-        (replace(PARTS, estimate=SKEWED), 0),
-        (HGB, ROWS // 10),
-    ],
+    [(None, 0), (SORTED, 0), (GLOBAL, 0), (replace(PARTS, estimate=SKEWED), 0), (HGB, ROWS // 10)],
 )
 def test_a_decision_that_does_badly_is_dropped(decision: Decision | None, spilled: int) -> None:
     expectation.keep(call_of(), "auto", HGB, numbers(), 0)

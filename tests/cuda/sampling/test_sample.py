@@ -1,7 +1,5 @@
 """Groups from a sample, and keys counted by their hashes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +11,7 @@ from dask_gpuagg.cuda.choice.choose import decide
 from dask_gpuagg.cuda.choice.summary import ANY_WORD, KeySummary, estimate_groups
 from dask_gpuagg.cuda.query.tuning import HOT_ROWS, HOT_TOLD
 from dask_gpuagg.cuda.sampling import sample
-from dask_gpuagg.cuda.sampling.sample import (
-    REGISTERS,
-    distinct_keys,
-    ranged_keys_of,
-)
+from dask_gpuagg.cuda.sampling.sample import REGISTERS, distinct_keys, ranged_keys_of
 from tests.cuda.choice.test_choose import H200, counts_of
 from tests.cuda.choice.test_tables import SUM, dense
 
@@ -26,12 +20,8 @@ SEGMENT = 256
 HALF = 1 << 63
 
 
-def ranks_of(keys: int, rng: np.random.Generator) -> np.ndarray:
-    """Registers of so many random hashes, as kernels/estimate/count.cuh makes them."""
-    return ranks_of_hashes(rng.integers(0, 2**64, keys, dtype=np.uint64))
-
-
-def ranks_of_hashes(hashes: np.ndarray) -> np.ndarray:
+def ranks_of(hashes: np.ndarray) -> np.ndarray:
+    """Registers of hashes, as kernels/estimate/count.cuh makes them."""
     registers = np.zeros(REGISTERS, dtype=np.uint32)
     bits = REGISTERS.bit_length() - 1
     high = (hashes >> np.uint64(bits)).astype(np.float64)
@@ -42,10 +32,9 @@ def ranks_of_hashes(hashes: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("keys", [0, 1, 1_000, 20_000, 1_000_000])
 def test_keys_are_counted(keys: int) -> None:
+    hashes = np.random.default_rng(1).integers(0, 2**64, keys, dtype=np.uint64)
     # five standard errors
-    assert distinct_keys(ranks_of(keys, np.random.default_rng(1))) == pytest.approx(
-        keys, rel=5 * 1.04 / REGISTERS**0.5
-    )
+    assert distinct_keys(ranks_of(hashes)) == pytest.approx(keys, rel=5 * 1.04 / REGISTERS**0.5)
 
 
 def zipf(exponent: float, rows: int, keys: int, rng: np.random.Generator) -> np.ndarray:

@@ -1,7 +1,5 @@
 """Modules of the device engine, imported with stand-ins for RAPIDS: without a GPU."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

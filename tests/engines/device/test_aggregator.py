@@ -1,7 +1,5 @@
 """What a pass asks the kernels for, who makes it, and in which order it is given: without a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any

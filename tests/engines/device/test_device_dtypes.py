@@ -1,7 +1,5 @@
 """Dtypes of mixed partitions on the device: what can be told without a GPU."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,10 +97,7 @@ def test_categories_stay_categories(engine: Any) -> None:
     assert engine.tables.common_dtype(dtypes) == dtypes[0]
 
 
-@pytest.mark.parametrize(
-    "dtypes",
-    [("int64", "M8[s]"), ("M8[s]", "m8[s]"), ("int64", "object")],
-)
+@pytest.mark.parametrize("dtypes", [("int64", "M8[s]"), ("M8[s]", "m8[s]"), ("int64", "object")])
 def test_what_has_no_common_dtype(dtypes: tuple[str, str], engine: Any) -> None:
     with pytest.raises(TypeError, match="does not concatenate"):
         engine.tables.common_dtype([np.dtype(d) for d in dtypes])

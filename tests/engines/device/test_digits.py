@@ -1,7 +1,5 @@
 """Moments computed again around a mean, against exact arithmetic."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any
 

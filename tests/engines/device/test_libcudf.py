@@ -1,7 +1,5 @@
 """libcudf's group-by in place of the kernels: what can be told without a GPU."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from types import ModuleType

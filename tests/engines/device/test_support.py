@@ -1,7 +1,5 @@
 """What the device engine takes, and what it says where there is no device."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -29,14 +27,12 @@ def plan(
     return make_plan(keys, columns, requested, dropna=True, observed=observed, sort=False)
 
 
-def refusal(
-    name: str,
-    dtype: object,
-    monkeypatch: pytest.MonkeyPatch,
-    labels: int = 1,
-    **parameters: object,
-) -> str | None:
+@pytest.fixture(autouse=True)
+def _available(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(support, "unavailable", lambda: None)
+
+
+def refusal(name: str, dtype: object, labels: int = 1, **parameters: object) -> str | None:
     typed = np.dtype(dtype) if isinstance(dtype, str) else dtype
     refused = support.device_refusal(plan([name], typed, **parameters), labels)
     return None if refused is None else refused.reason
@@ -55,23 +51,20 @@ def refusal(
         ("value_counts", "int64"),
     ],
 )
-def test_aggregations_are_taken(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert refusal(name, dtype, monkeypatch) is None
+def test_aggregations_are_taken(name: str, dtype: str) -> None:
+    assert refusal(name, dtype) is None
 
 
 @pytest.mark.parametrize("name", ["var", "std", "sem"])
 @pytest.mark.parametrize("ddof", [0, 1, -1, np.int64(2), np.uint8(2), 2**31 - 1, -(2**31)])
-def test_whole_numbers_of_32_bits_are_taken_for_ddof(
-    name: str, ddof: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert refusal(name, "float64", monkeypatch, ddof=ddof) is None
+def test_whole_numbers_of_32_bits_are_taken_for_ddof(name: str, ddof: object) -> None:
+    assert refusal(name, "float64", ddof=ddof) is None
 
 
 @pytest.mark.parametrize(
     "ddof", [True, np.bool_(True), 1.5, 1.0, float("nan"), 2**31, -(2**31) - 1, 2**40, 10**400, "1"]
 )
-def test_nothing_else_gets_into_the_source(ddof: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(support, "unavailable", lambda: None)
+def test_nothing_else_gets_into_the_source(ddof: object) -> None:
     spread = plan(["var"], np.dtype("f8"))
     # as a plan of another process may have it, unchecked
     output = replace(spread.outputs[0], parameters=(("ddof", ddof),))
@@ -93,18 +86,16 @@ def test_the_device_takes_what_the_registry_takes() -> None:
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_only_ordered_categories_have_extremes(
-    ordered: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reason = refusal("max", pd.CategoricalDtype(["b", "a"], ordered=ordered), monkeypatch)
+def test_only_ordered_categories_have_extremes(ordered: bool) -> None:
+    reason = refusal("max", pd.CategoricalDtype(["b", "a"], ordered=ordered))
     assert (reason is None) == ordered
     assert ordered or "no order" in str(reason)
 
 
-def test_labels_of_several_levels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert refusal("idxmin", "int64", monkeypatch, labels=1) is None
-    assert "several levels" in str(refusal("idxmin", "int64", monkeypatch, labels=2))
-    assert refusal("min", "int64", monkeypatch, labels=2) is None
+def test_labels_of_several_levels_are_refused() -> None:
+    assert refusal("idxmin", "int64", labels=1) is None
+    assert "several levels" in str(refusal("idxmin", "int64", labels=2))
+    assert refusal("min", "int64", labels=2) is None
 
 
 class DecimalDtype:
@@ -169,12 +160,9 @@ def test_unobserved_categories_need_all_groups() -> None:
     assert not support.of_rows(plan(["median"], np.dtype("int64"), key, observed=False))
 
 
-def test_decimals_are_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(support, "unavailable", lambda: None)
-    reason = str(
-        support.device_refusal(plan(["sum"], np.dtype("int64"), [Column("k", DecimalDtype(18))]))
-    )
-    assert "no index of decimals" in reason
+def test_decimals_are_no_keys() -> None:
+    by_decimals = plan(["sum"], np.dtype("int64"), [Column("k", DecimalDtype(18))])
+    assert "no index of decimals" in str(support.device_refusal(by_decimals))
     assert "value_counts" in str(support.device_refusal(plan(["value_counts"], DecimalDtype(18))))
 
 

@@ -1,7 +1,5 @@
 """Values to draw for columns of every dtype, those at the ends of its range among them."""
 
-from __future__ import annotations
-
 import decimal
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The compiled loops give what pandas gives, at any number of rows that they are asked for."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Outputs of one partial, and whose memory they have."""
 
-from __future__ import annotations
-
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd

@@ -1,7 +1,5 @@
 """The hash that brings equal keys to one output, whatever their partition holds them in."""
 
-from __future__ import annotations
-
 import datetime
 from decimal import Decimal
 from typing import Any

@@ -1,7 +1,5 @@
 """Dense group numbers: the same partition of the rows as pandas' groupby makes."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest import mock
 
@@ -15,13 +13,7 @@ from hypothesis import strategies as st
 
 import dask_gpuagg
 from dask_gpuagg.engines.host import compiled, grouping
-from dask_gpuagg.engines.host.grouping import (
-    Groups,
-    encode,
-    first_rows,
-    group,
-    repeated,
-)
+from dask_gpuagg.engines.host.grouping import Groups, encode, first_rows, group, repeated
 from tests.engines.host.columns import DTYPES, I64, U64, series_of
 
 

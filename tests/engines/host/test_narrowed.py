@@ -1,7 +1,5 @@
 """Quantiles by brackets: what pandas gives, to the last bit, whatever the sample was."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -28,13 +26,8 @@ QUERIES: dict[str, dict[str, Any]] = {
 
 def plan_of(dtype: Any, queries: dict[str, dict[str, Any]] = QUERIES, **flags: Any) -> Plan:
     outputs = tuple(
-        Output(
-            label=name,
-            aggregation="quantile" if parameters else "median",
-            column=0,
-            parameters=tuple(parameters.items()),
-        )
-        for name, parameters in queries.items()
+        Output(name, "quantile" if of else "median", 0, parameters=tuple(of.items()))
+        for name, of in queries.items()
     )
     keys = (Column("k", np.dtype("int64")),)
     return Plan(keys, (Column("v", np.dtype(dtype)),), (), outputs, **flags)

@@ -1,7 +1,5 @@
 """Sketches: merging in any order, and their errors against exact answers."""
 
-from __future__ import annotations
-
 import datetime
 from functools import reduce
 

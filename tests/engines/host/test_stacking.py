@@ -1,7 +1,5 @@
 """Columns of frames by their labels, and many columns at a time: the answers of pandas."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 import dask.dataframe as dd

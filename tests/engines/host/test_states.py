@@ -1,7 +1,5 @@
 """States: reducing all rows at once is the same as merging what their pieces reduce to."""
 
-from __future__ import annotations
-
 import decimal
 import math
 from itertools import pairwise
@@ -165,12 +163,11 @@ def test_merging_the_identity_changes_nothing(dtype, state):
         check(merged(state, parts), some, state, series_of([value], dtype))
 
 
-class TestIntegerSums:
-    def test_the_mean_of_ticks_does_not(self):
-        column = pd.Series(np.array([2**62] * 4).view("datetime64[ns]"))
-        parts = [reduced("limbs", column.iloc[i : i + 2], np.zeros(2, int)) for i in (0, 2)]
-        state = merged("limbs", parts)
-        assert int(state.hi[0]) * 2**32 + int(state.lo[0]) == 2**64
+def test_sums_of_ticks_do_not_wrap():
+    column = pd.Series(np.array([2**62] * 4).view("datetime64[ns]"))
+    parts = [reduced("limbs", column.iloc[i : i + 2], np.zeros(2, int)) for i in (0, 2)]
+    state = merged("limbs", parts)
+    assert int(state.hi[0]) * 2**32 + int(state.lo[0]) == 2**64
 
 
 class TestReducer:

@@ -1,7 +1,5 @@
 """Strings of one length as integers: lossless, and declined where it does not apply."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 import numpy as np
