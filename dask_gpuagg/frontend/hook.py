@@ -46,11 +46,12 @@ from dask_gpuagg.engines.host.exchange import hashed_by_dask
 from dask_gpuagg.frontend import logical
 from dask_gpuagg.frontend.bins import with_all_bins
 from dask_gpuagg.frontend.calls import aggregate, initialize, method
+from dask_gpuagg.frontend.casts import lower_astype
 from dask_gpuagg.frontend.extended import ExtendedAggregation, joined
 from dask_gpuagg.frontend.merges import sides_below, with_partials, with_steps
 from dask_gpuagg.frontend.metadata import cached_meta, is_cudf
 from dask_gpuagg.frontend.methods import ADDED, Added
-from dask_gpuagg.frontend.ordered import lower_apply, lower_astype, lower_rolling, transform
+from dask_gpuagg.frontend.ordered import lower_apply, lower_rolling, transform
 from dask_gpuagg.frontend.patches import Hook
 from dask_gpuagg.plan import Unsupported
 from dask_gpuagg.planning.bucketing import dtypes_in

@@ -21,7 +21,8 @@ from dask_gpuagg.frontend.metadata import is_cudf
 from dask_gpuagg.plan import Column, Unsupported
 from dask_gpuagg.planning import nodes
 from dask_gpuagg.planning.chunks import GroupByQuery
-from dask_gpuagg.planning.filters import with_derived, within_bounds, without_filters
+from dask_gpuagg.planning.derived import with_derived
+from dask_gpuagg.planning.filters import within_bounds, without_filters
 from dask_gpuagg.planning.lower import partials_of
 from dask_gpuagg.planning.route import estimate_rows, merge_size, rows_of
 from dask_gpuagg.tasks.tasks import Join

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from dask_gpuagg.aggregations import REGISTRY
 from dask_gpuagg.dtypes import DEVICE_CLASSES, DTYPE_CLASSES
 from dask_gpuagg.engines.device.support import device_classes
-from dask_gpuagg.planning.filters import COMPUTED, COMPUTED_OF_TIMES, METHODS_OF_TIMES, STEPS
+from dask_gpuagg.planning.derived import COMPUTED, COMPUTED_OF_TIMES
+from dask_gpuagg.planning.filters import METHODS_OF_TIMES, STEPS
 from dask_gpuagg.settings import SETTINGS
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dask_gpuagg
-from dask_gpuagg.frontend import ordered
+from dask_gpuagg.frontend import casts
 
 UNITS = ("s", "ms", "us", "ns")
 
@@ -40,9 +40,7 @@ def _decimals(draw: st.DrawFn) -> pd.Series:
 
 @given(_decimals(), st.sampled_from(["float64", np.float64, "float32"]))
 def test_decimals_become_the_nearest_floats(column, dtype):
-    pd.testing.assert_series_equal(
-        ordered.cast(column, dtype), column.astype(dtype), rtol=0, atol=0
-    )
+    pd.testing.assert_series_equal(casts.cast(column, dtype), column.astype(dtype), rtol=0, atol=0)
 
 
 @given(
@@ -56,9 +54,9 @@ def test_dates_become_times(any_days, days, unit):
             expected = column.astype(f"datetime64[{unit}]")
         except pd.errors.OutOfBoundsDatetime:
             with pytest.raises(pd.errors.OutOfBoundsDatetime):
-                ordered.cast(column, f"datetime64[{unit}]")
+                casts.cast(column, f"datetime64[{unit}]")
         else:
-            pd.testing.assert_series_equal(ordered.cast(column, f"datetime64[{unit}]"), expected)
+            pd.testing.assert_series_equal(casts.cast(column, f"datetime64[{unit}]"), expected)
 
 
 @pytest.fixture
@@ -87,26 +85,26 @@ def frame():
 )
 def test_frames_keep_their_columns(frame, dtypes):
     before = frame.copy()
-    pd.testing.assert_frame_equal(ordered.cast(frame, dtypes), frame.astype(dtypes))
+    pd.testing.assert_frame_equal(casts.cast(frame, dtypes), frame.astype(dtypes))
     pd.testing.assert_frame_equal(frame, before)
 
 
 def test_columns_of_one_name(frame):
     twice = frame[["price", "price"]]
-    result = ordered.cast(twice, "float64")
+    result = casts.cast(twice, "float64")
     pd.testing.assert_frame_equal(result, twice.astype("float64"))
     with pytest.raises(KeyError, match="absent"):
-        ordered.cast(frame, {"absent": "float64"})
+        casts.cast(frame, {"absent": "float64"})
 
 
 def test_labels_and_columns_of_two_levels(frame):
     labels = pd.Index(frame.price)
-    pd.testing.assert_index_equal(ordered.cast(labels, "float64"), labels.astype("float64"))
+    pd.testing.assert_index_equal(casts.cast(labels, "float64"), labels.astype("float64"))
     levels = pd.concat({"x": frame[["price"]], "y": frame[["k"]]}, axis=1)
     for dtypes in ({"x": "float64"}, {("x", "price"): "float64"}):
-        pd.testing.assert_frame_equal(ordered.cast(levels, dtypes), levels.astype(dtypes))
+        pd.testing.assert_frame_equal(casts.cast(levels, dtypes), levels.astype(dtypes))
     series = pd.Series({"price": "float64"})
-    pd.testing.assert_series_equal(ordered.cast(frame.price, series), frame.price.astype("float64"))
+    pd.testing.assert_series_equal(casts.cast(frame.price, series), frame.price.astype("float64"))
 
 
 @pytest.mark.parametrize("grouped", [True, False])
@@ -117,8 +115,8 @@ def test_queries_cast_by_arrow(frame, grouped, monkeypatch):
     plain = frame.astype({"price": "float64"})
     expected = plain.groupby("k").price.sum() if grouped else plain.price.sum()
     calls = []
-    real = ordered._column
-    monkeypatch.setattr(ordered, "_column", lambda *args: calls.append(args) or real(*args))
+    real = casts._column
+    monkeypatch.setattr(casts, "_column", lambda *args: calls.append(args) or real(*args))
     with dask.config.set(scheduler="sync"):
         with dask_gpuagg.enabled():
             result = query.compute()

@@ -16,7 +16,7 @@ from dask_gpuagg.expressions import OPERATIONS, Derived, Read, Step, text_of
 from dask_gpuagg.frontend import merges
 from dask_gpuagg.planning import filters
 from dask_gpuagg.planning.chunks import GroupByQuery
-from dask_gpuagg.planning.filters import derived_at_once
+from dask_gpuagg.planning.derived import derived_at_once
 from tests.comparison import same
 
 ROWS = 1_000
