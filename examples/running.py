@@ -93,7 +93,8 @@ class Workers:
             wait(answer, timeout=limit)
         except TimeoutError:
             self.client.cancel(futures_of(answer))
-            while any(self.client.processing().values()):
+            # workers end what they have begun; the scheduler knows of none of it
+            while any(self.client.run(_running).values()):
                 time.sleep(0.1)
             raise
         seconds = time.perf_counter() - start
@@ -128,6 +129,10 @@ def place(gpu: bool) -> Iterator[Threads | Workers]:
     ):
         client.register_plugin(dask_gpuagg.GpuWorker())
         yield Workers(client)
+
+
+def _running(dask_worker: Any) -> int:
+    return len(dask_worker.state.all_running_tasks)
 
 
 # on a worker: what counts its memory
