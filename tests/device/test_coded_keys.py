@@ -1,7 +1,5 @@
 """Strings that differ in few bits, alone and beside integers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

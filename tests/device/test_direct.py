@@ -1,7 +1,5 @@
 """Keys from a narrow range: slots by distance, and keys outside of what the sample saw."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

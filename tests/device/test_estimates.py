@@ -1,7 +1,5 @@
 """Estimates and tables that are too small for the keys: full partitions, full tables, growth."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -77,7 +77,6 @@ def test_partitions_whose_keys_move_on() -> None:
 
 def test_days() -> None:
     """Datetimes in nanoseconds, as a frame with its index."""
-
     days = pd.Timestamp("2000-01-01") + pd.to_timedelta(np.arange(9_000), unit="D")
     rng = np.random.default_rng(2)
     frame = pd.DataFrame({"day": days[rng.integers(0, 9_000, ROWS)], "v": rng.random(ROWS)})

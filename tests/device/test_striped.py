@@ -1,7 +1,5 @@
 """Partitions whose keys have slots of their own, and columns that partitions write themselves."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Keys wider than a word: two words, hashes, and words that collide."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

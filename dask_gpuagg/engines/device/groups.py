@@ -300,6 +300,7 @@ class Numbering:
             (slice_of_rows,) = plc.copying.slice(columns, [start, end])
             rows, numbers = _joined(slice_of_rows.columns(), of_groups)
             codes[start:end][rows] = numbers
+            del rows, numbers, slice_of_rows
         return cls(n, of_rows=column_of(codes))
 
     @cached_property
