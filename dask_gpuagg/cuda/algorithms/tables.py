@@ -113,7 +113,7 @@ def sp_ega(call: Call, decision: SpEga) -> tuple[Run, Counters] | None:
     grown = False
     while counters.unplaced:
         grown = True
-        # of even keys the rows without a place are as many as their groups; of skewed ones fewer
+        # of even keys the same share of rows and of groups has a place, of skewed ones more rows
         share = (call.rows - counters.unplaced) / call.rows
         slots = even(int(2 * max(counters.groups, SMALL_BLOCK) / share))
         reset(call, "unplaced")
