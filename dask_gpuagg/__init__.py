@@ -4,8 +4,6 @@ After ``dask_gpuagg.enable()`` an unchanged ``ddf.groupby(...).agg(...)`` runs o
 combine and finalize instead of Dask's. ``explain(query)`` says what would run and why.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import dask

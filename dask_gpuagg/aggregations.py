@@ -20,8 +20,6 @@ algebraic, and holistic; the second one is holistic but reducible):
     values, or an approximation of a distinct or whole one.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

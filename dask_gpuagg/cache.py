@@ -1,7 +1,5 @@
 """Caches of a process: bounded, shared by threads, usable after a fork."""
 
-from __future__ import annotations
-
 import os
 import weakref
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """The command line: ``dask-gpuagg run|doctor|warm|calibrate``."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json

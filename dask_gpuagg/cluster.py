@@ -4,8 +4,6 @@ A worker that cannot import this package fails while it unpickles the task, shut
 and the query hangs. So versions are compared before a planned query is sent.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 import time

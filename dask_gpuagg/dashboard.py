@@ -4,8 +4,6 @@ Workers report with each heartbeat what they have done (``reporting.runs.activit
 it on the scheduler, whose plugin adds it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from distributed import Client, SchedulerPlugin, get_client

@@ -1,7 +1,5 @@
 """From requested outputs to a plan: aggregations are decomposed into shared states."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations_with_replacement

@@ -1,7 +1,5 @@
 """``doctor``: checks of this machine and of the workers of a cluster, with advice."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

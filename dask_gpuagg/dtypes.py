@@ -1,7 +1,5 @@
 """Classification of column dtypes into the classes that the registry speaks of."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

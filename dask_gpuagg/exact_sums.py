@@ -16,8 +16,6 @@ need a pass over a group's values, or a window of bins that moves with the large
 The functions take arrays of NumPy, or of CuPy where ``xp`` is that module: both give the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ Each operation has two implementations: on Series, and the text of a CUDA C++ ex
 without nulls. There ``{T}`` is the type of the result and ``{U}`` that of all operands together.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -20,8 +20,6 @@ two short tasks; but each chunk would have to order its rows in each group, whic
 than reading them twice. Counting digits, as a radix sort does, takes six to eight passes.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ A setting is a record of ``SETTINGS``, which gives its default, its check and me
 field of ``Settings``, and a section of ``docs/configuration.md``.
 """
 
-from __future__ import annotations
-
 import difflib
 import operator
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """The mergeable states: one frozen record for each, read by the planner and the engines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial

@@ -5,8 +5,6 @@ the caller, ``call.query`` has its keys in one form, and ``decision.partition_qu
 the query that partitions are compiled for.
 """
 
-from __future__ import annotations
-
 import ctypes
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -5,8 +5,6 @@ so many keys, once side by side and once far apart: which of both they are, the 
 call says.
 """
 
-from __future__ import annotations
-
 from itertools import chain
 
 from dask_gpuagg.cuda.algorithms import pgb, tables

@@ -1,7 +1,5 @@
 """One call of the kernels: its columns, arguments and memory, and the columns of its groups."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Compile the common shapes of queries into the kernel cache: ``dask-gpuagg warm``."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -1,7 +1,5 @@
 """Switching the plugin on and off, and the versions of Dask on which that is done."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The key is floored to the begin of its bin, and grouped like any computed key. W
 one, pandas has all bins from the first to the last, and those without rows are added to the result.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable

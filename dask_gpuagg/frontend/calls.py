@@ -5,8 +5,6 @@ While the plugin is enabled these functions wrap Dask's (``hook.py``), which are
 accepts; it keeps Dask's collection for the same call where there is one.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -235,4 +233,5 @@ def _shares(counts: Any) -> Any:
     """Counts of values as shares of their group, all of whose values are in one partition."""
     keys = list(range(counts.index.nlevels - 1))
     rows = counts.groupby(level=keys, dropna=False).transform("sum")
-    return (counts / rows).rename("proportion")
+    # a category without rows has no shares
+    return (counts / rows).fillna(0.0).rename("proportion")

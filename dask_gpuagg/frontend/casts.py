@@ -1,7 +1,5 @@
 """``astype`` of Arrow's decimals and dates, which pandas casts by way of objects of Python."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -6,8 +6,6 @@ such a specification the collection gets this node instead. Where Dask accepts i
 node keeps Dask's expression for it, to be run wherever ours cannot.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -16,8 +16,6 @@ Other parts of a query depend on where groups lie:
   in the index, or keeps one whose values have become others, and a merge loses rows.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections import Counter

@@ -3,8 +3,6 @@
 The other modules of this room wrap Dask's functions; ``planning`` builds physical nodes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import replace
 from typing import Any

@@ -5,8 +5,6 @@ those keys of the group-by that lie on this side. The partials are joined with t
 merged by the keys of the group-by. Rows are neither merged nor shuffled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

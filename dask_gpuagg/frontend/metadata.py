@@ -7,8 +7,6 @@ that one query goes through on its way to a task graph, on a GPU more than the k
 frame. It depends on the dtypes of the input and on the specification alone, and is cached by them.
 """
 
-from __future__ import annotations
-
 import importlib
 import pickle
 from collections.abc import Callable, Hashable, Sequence

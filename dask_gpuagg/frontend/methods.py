@@ -4,8 +4,6 @@ Most are another way to write ``.agg``. ``nlargest`` and ``nsmallest`` move only
 partition that can be in the result.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any

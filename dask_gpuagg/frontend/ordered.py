@@ -5,8 +5,6 @@ sorted by their numbers after it. For ``rolling`` Dask takes rows of the partiti
 have none of the group: here each partition gets the last rows of every group before it.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from importlib import import_module
@@ -63,6 +61,18 @@ class RowsInOrder(Blockwise):
     operation = staticmethod(in_order)
 
 
+def transformed(frame: Any, by: list[Any], *, func: Any, meta: Any, **kwargs: Any) -> Any:
+    """Task: what Dask's function makes of a partition; nulls for rows of null keys alone.
+
+    Of these pandas gives no row, or raises.
+    """
+    if kwargs.get("dropna") is not False and len(frame):
+        nulls = [key_of(frame, b).isna() for b in by]
+        if np.logical_or.reduce(nulls).all():
+            return meta.reindex(frame.index)
+    return func(frame, by, **kwargs)
+
+
 def lower_apply(original: Callable[..., Any], self: Any) -> Any:
     """Lower ``apply``, ``transform``, ``shift``, ``ffill`` or ``bfill``: Dask's, rows in order."""
     lowered = original(self)
@@ -72,7 +82,10 @@ def lower_apply(original: Callable[..., Any], self: Any) -> Any:
     shuffles = lowered.find_operations(RearrangeByColumn)
     (shuffle,) = (node for node in shuffles if node._name not in before)
     # rows are in order already: ``shift`` would sort them by their labels
-    lowered = lowered.substitute_parameters({"dask_func": self._shuffle_grp_func(False)})
+    func = self._shuffle_grp_func(False)
+    if isinstance(self, G.GroupByTransform):
+        func = functools.partial(transformed, func=func, meta=self._meta)
+    lowered = lowered.substitute_parameters({"dask_func": func})
     numbered = RearrangeByColumn(NumberedRows(shuffle.frame), *shuffle.operands[1:])
     return lowered.substitute(shuffle, RowsInOrder(numbered))
 
@@ -236,6 +249,19 @@ def _slots(labels: Any, low: int) -> Any:
     return (labels.astype(wide, copy=False) - low).view(np.int64)
 
 
+def all_groups(groups: Any) -> Any:
+    """Task: the groups of all rows, as they are."""
+    return groups
+
+
+class AllGroups(Blockwise):
+    """Groups in one partition, as if they were a scalar: a lookup is aligned with its rows."""
+
+    _parameters = ["frame"]
+    _meta = None
+    operation = staticmethod(all_groups)
+
+
 class GroupByLookup(GroupByCompleted):
     """For each row of a partition the outputs of its group, which are all in one partition."""
 
@@ -280,5 +306,5 @@ def transform(original: Callable[..., Any], self: Any, func: Any, *args: Any, **
         return stock
     if groups.ndim != stock.ndim:
         return stock
-    node = GroupByLookup(self.obj.expr, groups.expr, stock._meta, *self.by)
+    node = GroupByLookup(self.obj.expr, AllGroups(groups.expr), stock._meta, *self.by)
     return new_collection(node)

@@ -1,7 +1,5 @@
 """Reading what a call asks for: which function of which column, under which label."""
 
-from __future__ import annotations
-
 import builtins
 import contextlib
 import difflib

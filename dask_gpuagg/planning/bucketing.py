@@ -1,7 +1,5 @@
 """Partitions of a task, by the worker that holds them and by bytes; Parquet files of a read."""
 
-from __future__ import annotations
-
 import math
 import sys
 import time

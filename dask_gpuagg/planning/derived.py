@@ -1,7 +1,5 @@
 """Reading the expressions below a group-by that one kernel computes; see ``expressions``."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

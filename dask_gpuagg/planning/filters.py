@@ -5,8 +5,6 @@ are computed for all rows of a partition, and the others are left out as rows ar
 leave may make no step fail that Dask would not, and change no dtype.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date

@@ -1,7 +1,5 @@
 """From a decision to physical nodes, and their tasks and bytes in numbers."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import dataclass, replace

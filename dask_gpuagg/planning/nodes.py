@@ -17,8 +17,6 @@ Where Dask announced several outputs, the task that finishes all groups divides 
 ``Blockwise``, which Dask fuses with its neighbours. Every node tells its tasks, for ``explain()``.
 """
 
-from __future__ import annotations
-
 import functools
 import operator
 import pickle

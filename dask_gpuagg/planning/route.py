@@ -5,8 +5,6 @@ leaves it open and there are many partitions, the distinct keys of three partiti
 that costs no more than reading them. Of a few partitions in this process some rows are read.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """Numbers with their units, and tables as text and as HTML, for reports."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Sequence
 from typing import TypeVar

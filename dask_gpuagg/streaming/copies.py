@@ -5,8 +5,6 @@ loops are compiled, without Python's lock: a thread that asks for it waits for u
 another one runs Python, which takes longer than to copy a buffer.
 """
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import queue

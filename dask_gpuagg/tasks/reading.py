@@ -1,7 +1,5 @@
 """Reading the partitions of a chunk inside of its task, some of them ahead of their use."""
 
-from __future__ import annotations
-
 import contextvars
 import copy
 import importlib

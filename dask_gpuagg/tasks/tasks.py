@@ -5,8 +5,6 @@ moving rows (``dask_gpuagg.narrowing``): values are compared in the dtype that a
 together; where that is no plain number, all rows are brought together.
 """
 
-from __future__ import annotations
-
 import functools
 import operator
 import pickle

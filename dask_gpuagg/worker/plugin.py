@@ -1,7 +1,5 @@
 """Setup of a GPU worker: pooled memory, an initialized driver, compiled kernels."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 import importlib.util

@@ -79,6 +79,12 @@ def test_a_method_answers_as_pandas(query: Query, npartitions: int) -> None:
     check(query, frame(), npartitions)
 
 
+def test_shares_of_a_category_without_rows_are_zero() -> None:
+    data = frame().assign(k=pd.Categorical(frame().k.map("abcde".__getitem__), list("abcdef")))
+    with dask.config.set({"gpuagg.fallback": "silent"}):
+        check(lambda d: d.groupby("k", observed=False).b.value_counts(normalize=True), data, 3)
+
+
 @pytest.mark.parametrize("keep", ["first", "last", "all"])
 @pytest.mark.parametrize("name", ["nlargest", "nsmallest"])
 @pytest.mark.parametrize("column", ["x", "i"])

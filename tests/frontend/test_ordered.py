@@ -107,6 +107,27 @@ def test_labels_in_no_order(query):
     pd.testing.assert_series_equal(result, expected, check_names=False)
 
 
+@pytest.mark.parametrize("partitions", [1, 4, 8])
+@pytest.mark.parametrize(
+    "query",
+    [
+        lambda d: d.groupby("k").x.ffill(),
+        lambda d: d.groupby("k")[["x"]].ffill(),
+        lambda d: d.groupby(["k", "j"]).x.bfill(),
+        lambda d: d.x.groupby(d.k).ffill(),
+        lambda d: d.groupby("k", dropna=False).x.ffill(),
+        lambda d: d.groupby("k").x.transform(lambda s: s - s.mean(), **of_floats(d)),
+    ],
+)
+def test_rows_of_null_keys_stay(query, partitions):
+    """After the shuffle a partition may have no others."""
+    pdf = pd.DataFrame({"k": [1.0, np.nan, 2, 3], "x": [1.0, 2, 3, 4], "j": [1, 2, 1, np.nan]})
+    pdf = pd.concat([pdf, pdf], ignore_index=True)
+    with dask_gpuagg.enabled():
+        got = query(dd.from_pandas(pdf, npartitions=partitions)).compute()
+    equal(got.sort_index(), query(pdf))
+
+
 def test_a_centered_window_is_left_to_dask():
     data = frame()
     with dask_gpuagg.enabled():

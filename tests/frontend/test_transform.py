@@ -116,6 +116,23 @@ def test_results_join_the_input_and_outlive_the_switch() -> None:
         pd.testing.assert_frame_equal(above.compute(), data[data.i > want])
 
 
+@pytest.mark.parametrize(
+    "take",
+    [lambda f, r: f.assign(t=r), lambda f, r: f[r > 2], lambda f, r: f.x + r],
+    ids=["assign", "filter", "add"],
+)
+def test_rows_of_files_without_an_index_meet_their_own_groups(take: Any, tmp_path: Path) -> None:
+    """Their labels repeat from file to file: an alignment by labels would mix them."""
+    data = pd.DataFrame({"k": [1, 2, 1, 2, 3, 1, 2, 3], "x": range(8)})
+    for i in range(4):
+        data[2 * i : 2 * i + 2].reset_index(drop=True).to_parquet(tmp_path / f"{i}.parquet")
+    with dask_gpuagg.enabled():
+        ddf = dd.read_parquet(tmp_path)
+        got = take(ddf, ddf.groupby("k").x.transform("count", meta=("x", "int64"))).compute()
+    want = take(data, data.groupby("k").x.transform("count"))
+    equal(got.reset_index(drop=True), want.reset_index(drop=True))
+
+
 @pytest.mark.parametrize("function", [lambda x: x - x.mean(), "cumsum", "rank"])
 def test_other_functions_are_left_to_dask(function: Any) -> None:
     ddf = dd.from_pandas(frame(), npartitions=4)

@@ -1,7 +1,5 @@
 """Partition the rows first, then one shared-memory table for each partition."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import replace
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ A ``Selector`` has the steps: ``aim``, ``count`` for each chunk of rows, ``narro
 among the rows that were kept. ``quantiles`` takes them.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 The caller owns the memory of everything that is returned.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Their slots are found by hash (``hgb``, ``lphga``, ``sp_ega``), or are the keys 
 (``direct``).
 """
 
-from __future__ import annotations
-
 import math
 
 from dask_gpuagg.cuda.call import Call, Run, collect, collect_early, reset, run_of, table_of, zero

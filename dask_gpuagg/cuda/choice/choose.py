@@ -3,8 +3,6 @@
 Nothing is launched here. Other tuning is in ``Query.threads`` and ``Query.unroll``.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

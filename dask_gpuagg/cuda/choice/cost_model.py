@@ -6,8 +6,6 @@ the borders lie where two sums are equal, on each device elsewhere. Times are of
 the choice is between: making words of keys costs the same whichever is chosen.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields

@@ -1,7 +1,5 @@
 """Constants of the cost model: those that ship, and those that were measured on this machine."""
 
-from __future__ import annotations
-
 import json
 import re
 import warnings

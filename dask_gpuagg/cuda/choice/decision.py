@@ -1,7 +1,5 @@
 """The decision for one call, a record for each kernel; arithmetic that all decisions share."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple

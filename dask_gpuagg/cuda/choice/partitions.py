@@ -3,8 +3,6 @@
 The geometry of PGB-TR, PGB-UR and folding; ``choose`` chooses among all kernels.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """Geometry of the kernels that have one table: in shared memory, in global memory, or both."""
 
-from __future__ import annotations
-
 import math
 
 from dask_gpuagg.cuda.choice.decision import (

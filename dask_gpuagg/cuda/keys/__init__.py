@@ -1,7 +1,5 @@
 """Forms of the keys on the host: a class for each, and the narrowest that a sample admits."""
 
-from __future__ import annotations
-
 from dask_gpuagg.cuda.call import Call
 from dask_gpuagg.cuda.keys.codes import coded
 from dask_gpuagg.cuda.keys.ranges import ranged

@@ -1,7 +1,5 @@
 """Strings of few bytes in each place, and integers beside them, as the digits of one number."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 from collections.abc import Sequence

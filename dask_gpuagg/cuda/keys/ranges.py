@@ -1,7 +1,5 @@
 """Keys as numbers of the values of their columns: by the ranges of these, or by steps in them."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ that was asked for. Where a key column has nulls, it is compiled for key columns
 some, and so are inputs: kernels find no mask where there is none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache

@@ -3,8 +3,6 @@
 The host's side of a form, from the sample to the decoded keys, is a class of ``cuda/keys/``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

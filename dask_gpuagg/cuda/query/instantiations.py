@@ -1,7 +1,5 @@
 """Translation units that NVRTC compiles: headers, and name expressions to instantiate."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

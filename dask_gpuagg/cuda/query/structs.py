@@ -3,8 +3,6 @@
 ``header()`` is their C++ text: NVRTC gets it as ``structs.cuh`` beside the files of ``kernels/``.
 """
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any, NamedTuple
 

@@ -5,8 +5,6 @@ files of ``kernels/``. Sizes that depend on a query are properties of ``Query``:
 them as template arguments.
 """
 
-from __future__ import annotations
-
 # ---- tables and keys -------------------------------------------------------------------------
 
 # Slots behind every table, for the empty and the null key.

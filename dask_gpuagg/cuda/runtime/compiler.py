@@ -4,8 +4,6 @@ NVRTC needs no GPU, so that every specialisation can be compiled, for every arch
 the tests run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

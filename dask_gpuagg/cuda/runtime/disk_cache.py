@@ -4,8 +4,6 @@ What lies there is machine code that is run as it is. So a directory, and an ent
 only if nobody but its reader and root may have written it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

@@ -1,7 +1,5 @@
 """The CUDA driver: devices, memory, events; and what its calls return, checked."""
 
-from __future__ import annotations
-
 import ctypes
 import queue
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The kernels of a query: compiled, loaded and launched."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from concurrent.futures import Future

@@ -6,8 +6,6 @@ itself compares both samples (kernels/estimate/check.cuh): where they differ by 
 explains, the kernels do nothing, and a new decision is made.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 from dataclasses import dataclass, replace

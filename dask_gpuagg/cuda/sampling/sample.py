@@ -1,7 +1,5 @@
 """The summary of the keys before they are grouped: from a sample, or by a count of skewed keys."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import statistics

@@ -5,8 +5,6 @@ plan by the dtype that all have together (``common_dtype``; see ``tasks/partials
 outputs get the dtype that pandas gives, or that the metadata promises.
 """
 
-from __future__ import annotations
-
 import decimal
 from collections.abc import Sequence
 from contextlib import suppress

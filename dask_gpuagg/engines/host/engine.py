@@ -1,7 +1,5 @@
 """The host engine: pandas partitions in, pandas results out; see ``engines.Engine``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace

@@ -7,8 +7,6 @@ nothing else that the partition holds. Of a column that is as promised it is Das
 -0.0 as 0.0, so that a later merge on the same key finds its partners where Dask expects them.
 """
 
-from __future__ import annotations
-
 import datetime
 import math
 import numbers

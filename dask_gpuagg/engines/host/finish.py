@@ -1,7 +1,5 @@
 """Outputs from merged states: values, dtypes, labels, index and order on the host."""
 
-from __future__ import annotations
-
 import decimal
 from collections.abc import Callable
 from functools import partial

@@ -14,8 +14,6 @@ pairs of group and value are looked up by a compiled loop in a hash table of row
 each, so that no pair is numbered, and nothing is sorted.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import sys

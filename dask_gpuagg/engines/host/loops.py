@@ -7,8 +7,6 @@ disk: beside this file, or in the user's cache directory where that cannot be wr
 this module imports Numba.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any, TypeVar, cast

@@ -1,7 +1,5 @@
 """Quantiles of groups by brackets, on the host; ``dask_gpuagg.narrowing`` has the steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -16,8 +16,6 @@ that stands for nothing. Merging takes the entries of several partials together,
   to ``CAPACITY`` values of a group are all kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple

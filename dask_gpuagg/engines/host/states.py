@@ -7,8 +7,6 @@ reductions, driven by a ready-made categorical grouper so that nothing is hashed
 hash aggregation takes over for the dtypes that pandas would reduce as Python objects.
 """
 
-from __future__ import annotations
-
 import decimal
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
