@@ -21,8 +21,8 @@ import dask
 import numpy as np
 import pandas as pd
 
+from benchmarks import machine
 from benchmarks.arms import describe_error
-from benchmarks.report import whole
 
 HOST, DEVICE = "host", "device"
 TOLERANCE = {"v": 1e-9, "w": 1e-3}
@@ -426,7 +426,7 @@ class Files:
         self.folder = below.absolute() / name
         if not self.folder.exists():
             client, numbers = session.client, range(rows.partitions)
-            with whole(self.folder) as unfinished:
+            with machine.example("data").whole(self.folder) as unfinished:
                 client.gather(client.map(rows.write, numbers, folder=unfinished, pure=False))
         self.paths = sorted(str(path) for path in self.folder.glob("*.parquet"))
 

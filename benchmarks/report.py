@@ -1,14 +1,9 @@
-"""Result files: JSON with one measured cell a line, so that a new run makes a short diff.
-
-And folders of data, which are there only when they are whole.
-"""
+"""Result files: JSON with one measured cell a line, so that a new run makes a short diff."""
 
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +18,6 @@ def write(report: dict[str, Any], path: Path) -> None:
     unfinished = path.with_suffix(".part")
     unfinished.write_text(text(report))
     unfinished.replace(path)
-
-
-@contextmanager
-def whole(folder: Path) -> Iterator[Path]:
-    """Yield a folder to be filled, which gets its name when it is whole."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        unfinished = Path(scratch) / folder.name
-        unfinished.mkdir()
-        yield unfinished
-        unfinished.rename(folder)
 
 
 def text(report: dict[str, Any]) -> str:

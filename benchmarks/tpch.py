@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 from benchmarks import arms, machine, tpch_polars, tpch_queries
 from benchmarks.arms import Query
 from benchmarks.end_to_end_cluster import DEVICE, HOST, Session
-from benchmarks.report import whole, write
+from benchmarks.report import write
 from benchmarks.tpch_queries import QUERIES, WITHOUT_GROUPBY, Tables
 
 OUT = {
@@ -74,7 +74,7 @@ def write_parquet(scale: float, parts: int, folder: Path, plain: bool = False) -
     tool = tool or shutil.which("tpchgen-cli")
     if tool is None:
         raise FileNotFoundError("tpchgen-cli is missing: pip install 'dask-gpuagg[examples]'")
-    with whole(target) as unfinished:
+    with machine.example("data").whole(target) as unfinished:
         command = [tool, "parquet", "--scale-factor", f"{scale:g}", "--parts", str(parts)]
         subprocess.run([*command, "--output-dir", str(unfinished), "--quiet"], check=True)
         files = list(unfinished.glob("*/*.parquet"))

@@ -34,7 +34,7 @@ def flights() -> dd.DataFrame:
     target = DATA / "flights"
     if not target.exists():
         print(f"writing {target}: 336,776 flights, a few seconds, once ...", flush=True)
-        with _complete(target) as folder:
+        with whole(target) as folder:
             _write_flights(folder)
     return dd.read_parquet(target)
 
@@ -44,7 +44,7 @@ def lineitem_files(scale_factor: str = SCALE_FACTOR) -> Path:
     target = DATA / f"tpch-sf{scale_factor}"
     if not target.exists():
         print(f"generating {target}: TPC-H's lineitem, once ...", flush=True)
-        with _complete(target) as folder:
+        with whole(target) as folder:
             _generate_lineitem(folder, scale_factor)
     return target / "lineitem"
 
@@ -59,7 +59,7 @@ def lineitem() -> dd.DataFrame:
 
 
 @contextmanager
-def _complete(target: Path) -> Iterator[Path]:
+def whole(target: Path) -> Iterator[Path]:
     """Give a folder to fill, which becomes ``target`` only if all went well."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:

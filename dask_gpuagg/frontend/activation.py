@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import dask
 
-from dask_gpuagg.frontend import hook, patches
+from dask_gpuagg.frontend import contract, patches
+from dask_gpuagg.frontend.hook import hooks
 from dask_gpuagg.frontend.patches import is_enabled
 from dask_gpuagg.reporting.events import Sink, dry_run
 from dask_gpuagg.reporting.fallbacks import warn_user
@@ -114,13 +115,13 @@ def _install() -> None:
             f"dask_gpuagg hooks into Dask's internals, as they are from {OLDEST_DASK} on; "
             f"Dask {version} is installed. Nothing was changed."
         )
-    hook.check()
-    patches.install(hook.hooks())
+    contract.check()
+    patches.install(hooks())
     if numbers(version) <= numbers(NEWEST_DASK) or version in _trusted:
         return
     try:
         with dry_run():
-            hook.try_queries()
+            contract.try_queries()
     except BaseException as error:
         patches.uninstall()
         if not isinstance(error, Exception):

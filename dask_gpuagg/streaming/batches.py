@@ -141,14 +141,14 @@ Batch = Sequence[Slice]
 class Sizes:
     """Bytes of the next batch, and of any batch at ``most``.
 
-    Batches grow to ``usual`` bytes whatever their groups. ``kept`` bytes of groups stay on the
+    Batches grow to ``usual`` bytes whatever their groups. ``of_groups`` bytes of groups stay on the
     device where they are more than those of a batch; 0: none.
     """
 
     nbytes: int
     most: int
     usual: int = 0
-    kept: int = 0
+    of_groups: int = 0
 
     @classmethod
     def of_memory(cls, total: int, share: int) -> Sizes:

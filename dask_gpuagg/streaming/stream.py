@@ -167,7 +167,7 @@ class Stream:
     @property
     def _kept(self) -> int:
         """Bytes of groups that stay: those of parts are held twice one part at a time."""
-        return self.sizes.kept if len(self.tables) == 1 else self.sizes.kept * 3 // 2
+        return self.sizes.of_groups if len(self.tables) == 1 else self.sizes.of_groups * 3 // 2
 
     def merge(self, last: bool = False) -> None:
         """Merge the tables of the device; where that does not fit, move them.

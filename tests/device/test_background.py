@@ -119,7 +119,7 @@ def test_rows_for_which_memory_does_not_suffice_wait(
 def test_many_rows_are_sorted_by_kernels_from_the_first_call_on(
     name: str, fresh: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """libcudf's sort takes longer than the compiler, and memory that may not suffice."""
+    """libcudf's sort takes memory that may not suffice."""
     from dask_gpuagg.engines.device import library
 
     monkeypatch.setattr(library, "_WAITS_FROM_ROWS", 1)

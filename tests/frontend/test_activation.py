@@ -19,7 +19,7 @@ from dask._expr import Expr
 from dask.dataframe.dask_expr import _groupby as G
 
 import dask_gpuagg
-from dask_gpuagg.frontend import activation, hook
+from dask_gpuagg.frontend import activation, contract, hook
 from dask_gpuagg.reporting.runs import session
 from dask_gpuagg.settings import BadSetting
 from dask_gpuagg.tasks import tasks
@@ -329,7 +329,7 @@ class TestVersions:
     @pytest.mark.parametrize("version", ["2025.5.0", "2025.12.0", "2026.8.0", "2026.8.0+local"])
     def test_a_supported_dask_is_not_tried(self, monkeypatch, version):
         monkeypatch.setattr(dask, "__version__", version)
-        monkeypatch.setattr(hook, "try_queries", lambda: pytest.fail("tried"))
+        monkeypatch.setattr(contract, "try_queries", lambda: pytest.fail("tried"))
         with dask_gpuagg.enabled():
             assert dask_gpuagg.is_enabled()
 

@@ -159,7 +159,7 @@ def test_halves(lengths: list[int]) -> None:
 
 def test_batches_grow_by_many_groups_and_shrink_where_memory_lacks() -> None:
     sizes = Sizes.of_memory(120 << 30, 12)
-    assert (sizes.nbytes, sizes.most, sizes.kept) == (256 << 20, 10 << 30, 30 << 30)
+    assert (sizes.nbytes, sizes.most, sizes.of_groups) == (256 << 20, 10 << 30, 30 << 30)
     for gibibytes in (0.5, 1, 2, 2, 2):
         sizes.grouped(rows=1_000, groups=10, nbytes=sizes.nbytes)
         assert sizes.nbytes == gibibytes * (1 << 30)

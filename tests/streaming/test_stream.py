@@ -219,7 +219,7 @@ def test_many_groups_are_divided_and_merged_part_by_part(
     for name, value in {"_FEW_ROWS": 100, "MOST_GROUPS": 1_000, "PARTS": 4}.items():
         monkeypatch.setattr(stream, name, value)
     pieces = [frame(1_000, 3_000, seed) for seed in range(12)]
-    device = FakeDevice(Sizes(16_000, 16_000, kept=1 << 20))
+    device = FakeDevice(Sizes(16_000, 16_000, of_groups=1 << 20))
     (made,) = streamed(pieces, asked, device)
     assert device.log.count("divide in 4") == 1
     after = device.log[device.log.index("divide in 4") :]

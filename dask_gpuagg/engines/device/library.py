@@ -203,7 +203,7 @@ def can_sort() -> bool:
     return True
 
 
-# Of more rows libcudf's sort takes longer than the compiler, and several times their memory.
+# libcudf's sort takes several times the memory of its rows, which may not suffice for so many.
 _WAITS_FROM_ROWS = 1 << 26
 
 
