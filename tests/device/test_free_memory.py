@@ -8,8 +8,8 @@ import pytest
 from tests.device.failing import current
 
 ROWS = 40_000_000
-# beside the input: a table of the groups, and the rows that it had no first place for
-_ROOM = 480 << 20
+# beside the input: a table of the groups and the result, and no copies of the rows
+_ROOM = 256 << 20
 
 
 @pytest.fixture

@@ -137,8 +137,8 @@ def small_device(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     from dask_gpuagg.streaming.batches import Sizes
     from dask_gpuagg.streaming.gpu import Gpu
 
-    def set_sizes(nbytes: int, few_rows: int, kept: int = 0) -> None:
-        monkeypatch.setattr(Gpu, "sizes", lambda self: Sizes(nbytes, 2 * nbytes, kept=kept))
+    def set_sizes(nbytes: int, few_rows: int, of_groups: int = 0) -> None:
+        monkeypatch.setattr(Gpu, "sizes", lambda self: Sizes(nbytes, 2 * nbytes, 0, of_groups))
         monkeypatch.setattr(stream, "_FEW_ROWS", few_rows)
 
     return set_sizes
@@ -209,7 +209,7 @@ def test_many_groups_are_grouped_part_by_part(
     """Rows are divided as groups are; those whose order counts after they are grouped."""
     from dask_gpuagg.streaming.gpu import Gpu
 
-    small_device(1 << 18, 20, kept=1 << 30)
+    small_device(1 << 18, 20, of_groups=1 << 30)
     monkeypatch.setattr(stream, "MOST_GROUPS", 2)
     parts: list[int] = []
     real = Gpu.partial
