@@ -243,7 +243,7 @@ def line(entry: dict[str, Any]) -> str:
 
 # ---- the program ---------------------------------------------------------------------------------
 
-OUT = Path("benchmarks/results/nvidia-h200/end_to_end.json")
+OUT = Path("benchmarks/results/nvidia-h100/end_to_end.json")
 # pandas on the CPU does not overwrite the results that are kept
 TRIAL = Path("data/end_to_end-trial.json")
 

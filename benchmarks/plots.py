@@ -98,12 +98,12 @@ def finish(axis: plt.Axes, query: str, report: dict[str, Any]) -> None:
 def end_to_end(report: dict[str, Any]) -> plt.Figure:
     """A bar for each arm of each query, a panel for each kind of input and cluster.
 
-    Cells without stock Dask, which compare nothing, are left out.
+    Cells without stock Dask, or that a deadline ended, compare nothing and are left out.
     """
     panels: dict[str, list[dict[str, Any]]] = {}
     queries = ("sum", "five", "median")
     order = sorted(
-        (cell for cell in report["cells"] if "stock-tuned" in cell["arms"]),
+        (cell for cell in report["cells"] if "stock-tuned" in cell["ratios"]),
         key=lambda cell: (cell["partitions"], queries.index(cell["query"]), cell["groups"]),
     )
     for cell in order:

@@ -378,22 +378,25 @@ def out_of_core() -> str:
     """Rows of the host that are streamed once, with a pool: seconds of the second run."""
     rows = []
     for cell in _report("nvidia-h100/larger.json")["cells"]:
-        if cell["resource"] == "pool" and cell["limit_bytes"] is None:
-            peers = (cell["peers"].get(name) for name in ("polars", "duckdb"))
-            times = (f"{peer[0]:.1f}" if peer else "not measured" for peer in peers)
+        if "peers" in cell:
+            times = (f"{cell['peers'][name][0]:.1f}" for name in ("polars", "duckdb"))
             rows.append([f"{cell['groups']:,}", f"{cell['seconds'][-1]:.2f}", *times])
     return markdown(["possible keys", "seconds", "Polars", "DuckDB"], rows)
 
 
 def beyond_device() -> str:
-    """Distinct rows beyond the device, in a billion groups: seconds of all and of each step."""
+    """Distinct rows beyond the device, in a billion groups or more: seconds of each step."""
     rows = []
-    for cell in _report("nvidia-h100/larger.json")["cells"]:
-        if cell["drawing"]:
-            times = (cell["seconds"][-1], cell["drawing"], *map(cell["steps"].get, STREAM_STEPS))
-            pool = f"{cell['limit_bytes'] / 1e9:.0f} GB"
-            rows.append([pool, f"{cell['present']:,}", *(f"{seconds:.1f}" for seconds in times)])
-    return markdown(["pool", "groups", "all", "drawing alone", *STREAM_STEPS], rows)
+    for name in ("larger", "larger_keys"):
+        for cell in _report(f"nvidia-h100/{name}.json")["cells"]:
+            if cell["drawing"]:
+                taken = (cell["steps"].get(step, 0) for step in STREAM_STEPS)
+                times = (f"{s:.1f}" for s in (cell["seconds"][-1], cell["drawing"], *taken))
+                limit, peak = cell["limit_bytes"], f"{cell['peak_bytes'] / 1e9:.0f}"
+                pool = f"{limit / 1e9:.0f} GB" if limit else "no limit"
+                rows.append([f"{cell['present']:,}", pool, peak, *times])
+    head = ["groups", "pool", "most in use, GB", "all", "drawing alone", *STREAM_STEPS]
+    return markdown(head, rows)
 
 
 def by_sorts() -> str:
