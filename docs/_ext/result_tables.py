@@ -16,8 +16,7 @@ from dask_gpuagg.cuda.choice.costs import shipped
 _RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 _HOST = _RESULTS / "host.json"
 _TPCH = _RESULTS / "tpch.json"
-_WHOLE_QUERIES = _RESULTS / "nvidia-h100" / "end_to_end.json"
-_ON_H200 = _RESULTS / "nvidia-h200-x2" / "end_to_end.json"
+_H100, _H200 = _RESULTS / "nvidia-h100", _RESULTS / "nvidia-h200"
 
 
 _SCHEDULERS = {"threads": "In one process", "processes": "In several processes"}
@@ -69,7 +68,8 @@ def highlights() -> list[tuple[str, str]]:
     """What is measured, and how many times longer stock Dask takes."""
     host = json.loads(_HOST.read_text(encoding="utf-8"))["schedulers"]
     on_gpu: dict[str, list[float]] = {"persisted": [], "parquet": []}
-    for cell in json.loads(_ON_H200.read_text(encoding="utf-8"))["cells"]:
+    whole = _RESULTS / "nvidia-h200-x2" / "end_to_end.json"
+    for cell in json.loads(whole.read_text(encoding="utf-8"))["cells"]:
         if cell["workers"] == 1:
             on_gpu[cell["input"]].append(cell["ratios"]["stock-tuned"])
     grouping = [
@@ -312,7 +312,7 @@ def _first_calls(records: Sequence[dict[str, Any]]) -> str:
 def exact_sums(results: Path) -> str:
     """Markdown table of ``deterministic.json``: exact sums beside ordinary ones."""
     columns: dict[str, dict[int, list[float]]] = {}
-    for folder in (results, results / _WHOLE_QUERIES.parent.name):
+    for folder in (results, results / _H200.name):
         path = folder / "deterministic.json"
         if not path.exists():
             continue
@@ -379,12 +379,12 @@ def parts() -> dict[str, str]:
         "benchmark.md": (_HOST, benchmark),
         "faster.md": (_HOST, faster),
         "peers.md": (_RESULTS / "host_peers.json", peers),
-        "larger.md": (_RESULTS / "nvidia-h100" / "larger.json", larger),
+        "larger.md": (_H100 / "larger.json", larger),
         "pipelines.md": (_RESULTS / "pipelines.json", pipelines),
-        "pipelines_gpu.md": (_WHOLE_QUERIES.parent / "pipelines.json", pipelines),
-        "whole_queries.md": (_WHOLE_QUERIES, whole_queries),
+        "pipelines_gpu.md": (_H200 / "pipelines.json", pipelines),
+        "whole_queries.md": (_H100 / "end_to_end.json", whole_queries),
         **{
-            f"{name}.md": (_WHOLE_QUERIES.parent / f"{name}.json", make)
+            f"{name}.md": (_H200 / f"{name}.json", make)
             for name, make in (
                 ("kernels", kernels),
                 ("grid", grid),
