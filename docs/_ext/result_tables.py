@@ -183,40 +183,17 @@ _ARMS = {
 
 
 def whole_queries(text: str) -> str:
-    """By input and number of GPUs of ``end_to_end.json``: milliseconds of each arm.
+    """Milliseconds of each arm of ``end_to_end.json``.
 
     Cells that a deadline ended, which compare nothing, are left out.
     """
-    parts: dict[str, list[dict[str, Any]]] = {}
-    cells = [cell for cell in json.loads(text)["cells"] if cell["ratios"]]
-    # what lies in memory first, then by GPUs and rows; sum before five before median
-    for cell in sorted(
-        cells,
-        key=lambda c: (
-            *(c["input"] != "persisted", c["workers"], c["rows"]),
-            *(("sum", "five", "median").index(c["query"]), c["groups"]),
-        ),
-    ):
-        where = "in device memory" if cell["input"] == "persisted" else "in Parquet files"
-        gpus = "one GPU" if cell["workers"] == 1 else f"{cell['workers']} GPUs, UCX"
-        parts.setdefault(f"{cell['rows']:,} rows {where}, {gpus}:", []).append(cell)
-    lines = []
-    for title, members in parts.items():
-        arms = [arm for arm in _ARMS if any(arm in cell["arms"] for cell in members)]
-        compared = any("stock-tuned" in cell.get("ratios", {}) for cell in members)
-        rows = []
-        for cell in members:
-            medians = [cell["arms"].get(arm, {}).get("median_ms") for arm in arms]
-            row = [cell["query"], f"{cell['groups']:,}"]
-            row += ["" if ms is None else f"{ms:,.0f}" for ms in medians]
-            if compared:
-                ratio = cell.get("ratios", {}).get("stock-tuned")
-                row.append("" if ratio is None else f"{ratio:.1f}")
-            rows.append(row)
-        head = ["query", "groups", *(_ARMS[arm] for arm in arms)]
-        head += ["stock / ours"] if compared else []
-        lines += [title, "", markdown(head, rows), ""]
-    return "\n".join(lines)
+    rows = []
+    for cell in sorted(json.loads(text)["cells"], key=lambda c: (c["query"] != "sum", c["groups"])):
+        if cell["ratios"]:
+            times = (f"{cell['arms'][arm]['median_ms']:,.0f}" for arm in _ARMS)
+            ratio = f"{cell['ratios']['stock-tuned']:.1f}"
+            rows.append([cell["query"], f"{cell['groups']:,}", *times, ratio])
+    return markdown(["query", "groups", *_ARMS.values(), "stock / ours"], rows)
 
 
 def tables(text: str) -> str:
